@@ -126,6 +126,7 @@ def plan(
     map_path: str | None,
     n_components: int | None,
     n_frequencies: int | None,
+    covariance_type: str | None,
     task: Task | None,
     nan_policy: str,
     memory_per_thread: str | None,
@@ -145,7 +146,7 @@ def plan(
     from dask_sketch.graph.plan import plan as make_plan
     from dask_sketch.sources.open import open_samples
 
-    _require_size(map_path, n_components, n_frequencies, task)
+    _require_size(map_path, n_components, n_frequencies, covariance_type, task)
     with run.cluster():
         if map_path is not None:
             feature_map = open_feature_map(map_path, opening["storage_options"])
@@ -155,7 +156,9 @@ def plan(
             # the cost does not depend on the scale, so none is estimated
             d = samples.n_features
             assert d is not None  # known for every path
-            m = n_frequencies or default_n_frequencies(d, n_components or 1, task or TASK)
+            m = n_frequencies or default_n_frequencies(
+                d, n_components or 1, task or TASK, covariance_type
+            )
             feature_map = FeatureMap(d, m, scale=1.0)
         made = make_plan(
             samples, feature_map, nan_policy=nan_policy, memory_per_thread=memory_per_thread,
@@ -191,6 +194,7 @@ def design(
     overwrite: bool,
     n_components: int | None,
     n_frequencies: int | None,
+    covariance_type: str | None,
     task: Task | None,
     opening: dict[str, Any],
     **choices: Any,
@@ -202,7 +206,7 @@ def design(
     from dask_sketch.features.artifact import write_feature_map
     from dask_sketch.graph.design import design as make_map
 
-    _require_size(None, n_components, n_frequencies, task)
+    _require_size(None, n_components, n_frequencies, covariance_type, task)
     options = opening["storage_options"]
     refuse_existing_file(output, overwrite, options)
     with run.cluster():
@@ -210,6 +214,7 @@ def design(
             run.path(data),
             n_frequencies=n_frequencies,
             n_components=n_components,
+            covariance_type=covariance_type,
             task=task or TASK,
             progress=run.progress,
             **choices,
@@ -251,6 +256,7 @@ def sketch(
     map_path: str | None,
     n_components: int | None,
     n_frequencies: int | None,
+    covariance_type: str | None,
     task: Task | None,
     nan_policy: str,
     split_every: int | None,
@@ -268,7 +274,7 @@ def sketch(
     from dask_sketch.graph.design import design as make_map
     from dask_sketch.graph.sketch import sketch as make_sketch
 
-    _require_size(map_path, n_components, n_frequencies, task)
+    _require_size(map_path, n_components, n_frequencies, covariance_type, task)
     options = opening["storage_options"]
     refuse_existing(output, overwrite, options)
     with run.cluster():
@@ -280,6 +286,7 @@ def sketch(
                 run.path(data),
                 n_frequencies=n_frequencies,
                 n_components=n_components,
+                covariance_type=covariance_type,
                 task=task or TASK,
                 seed=seed,
                 nan_policy="available" if nan_policy == "available" else "omit",
@@ -364,7 +371,11 @@ def demo(run: Run, **choices: Any) -> None:
 
 
 def _require_size(
-    map_path: str | None, n_components: int | None, n_frequencies: int | None, task: Task | None
+    map_path: str | None,
+    n_components: int | None,
+    n_frequencies: int | None,
+    covariance_type: str | None,
+    task: Task | None,
 ) -> None:
     """Refuse options that leave the size of the sketch open, or give it twice."""
     sized = (map_path, n_components, n_frequencies) != (None, None, None)
@@ -372,8 +383,11 @@ def _require_size(
         raise click.UsageError(
             "give the number of components (-k) or the number of frequencies (-m)."
         )
-    if map_path is not None and (n_components, n_frequencies, task) != (None, None, None):
-        raise click.UsageError("--map contains size and task: leave -k, -m and --task out.")
+    given = (n_components, n_frequencies, covariance_type, task)
+    if map_path is not None and given != (None,) * len(given):
+        raise click.UsageError(
+            "--map contains size and task: leave -k, -m, --covariance-type and --task out."
+        )
 
 
 if __name__ == "__main__":

@@ -345,7 +345,13 @@ class CovarianceOption(click.ParamType[Any]):
 
 
 def size_options(function: Command) -> Command:
-    """Add ``-k``, ``-m`` and ``--task``, which set the size of a sketch."""
+    """Add ``-k``, ``-m``, ``--covariance-type`` and ``--task``: they set the size of a sketch."""
+    function = click.option(
+        "--covariance-type",
+        type=CovarianceOption(),
+        metavar="TYPE",
+        help="Covariances to decode later, as for `decode`: matrices need more frequencies.",
+    )(function)
     function = click.option(
         "--task",
         type=click.Choice(TASKS),
@@ -356,7 +362,8 @@ def size_options(function: Command) -> Command:
         "--n-frequencies",
         type=click.IntRange(min=1),
         metavar="M",
-        help="Number of frequencies: 5(2d+1)K by default, 5(d+1)K for clustering.",
+        help="Number of frequencies: 5(2d+1)K by default, 5(d+1)K for clustering; five for each "
+        "parameter of covariance matrices.",
     )(function)
     return click.option(
         "-k",

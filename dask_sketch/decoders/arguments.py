@@ -21,7 +21,6 @@ from dask_sketch.decoders.methods import (
     transform_start,
 )
 from dask_sketch.decoders.names import MAXIMA, METHODS, MODELS, REFINEMENTS, TRANSFORMS
-from dask_sketch.decoders.objective import MAX_SOLVABLE
 from dask_sketch.decoders.problem import Problem
 from dask_sketch.decoders.starts import (
     Start,
@@ -36,7 +35,7 @@ from dask_sketch.models.low_rank import covariances_of, require_rank
 from dask_sketch.models.open import AnyModel
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
-from dask_sketch.validation.choices import rank_of, uses_matrices
+from dask_sketch.validation.choices import MAX_SOLVABLE, rank_of, uses_matrices
 from dask_sketch.validation.tables import feature_title
 from dask_sketch.validation.warn import warn_user
 

@@ -27,8 +27,9 @@ import numpy.typing as npt
 from scipy import optimize
 
 from dask_sketch.decoders.atoms import Array
-from dask_sketch.decoders.objective import MAX_SOLVABLE, Objective
+from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.optimizers import StoppingRule, minimise_within
+from dask_sketch.validation.choices import MAX_SOLVABLE
 
 # Intermediate solutions only initialise the next stage, so they are not converged. Splitting into
 # 32 (d = 8) and 64 (d = 12) components, stops of 1e-7 and 1000 iterations took 1.2 to 1.7 times as

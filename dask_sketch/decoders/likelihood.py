@@ -28,7 +28,7 @@ from dask_sketch.decoders.expected_loss import gain_by_chance
 from dask_sketch.decoders.greedy import cl_ompr, hierarchical_splitting
 from dask_sketch.decoders.matrix_search import conclude_matrices, fit_matrices
 from dask_sketch.decoders.misfit import is_explained, mean_log_likelihood
-from dask_sketch.decoders.objective import MAX_SOLVABLE, Objective
+from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.problem import Problem, Report, Solution
 from dask_sketch.decoders.search import conclude_search, search_atoms
 from dask_sketch.decoders.starts import (
@@ -50,7 +50,7 @@ from dask_sketch.models.weighted_em import (
     fit_mixture,
 )
 from dask_sketch.sketching.sketch import Sketch
-from dask_sketch.validation.choices import rank_of, uses_matrices
+from dask_sketch.validation.choices import MAX_SOLVABLE, rank_of, uses_matrices
 from dask_sketch.validation.threads import Threads
 from dask_sketch.validation.warn import warn_user
 

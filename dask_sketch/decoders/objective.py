@@ -20,13 +20,13 @@ from dask_sketch.decoders import atom_kernels
 from dask_sketch.decoders.atoms import VARIANCE_FLOOR, Array, ParameterSpace
 from dask_sketch.decoders.normal_equations import GramSums
 from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.validation.choices import MAX_SOLVABLE
 from dask_sketch.validation.threads import SERIAL, Threads
 
 Complex = tuple[Array, Array]  # real and imaginary parts, shape (n_frequencies,) each
 Part = TypeVar("Part")
 
 _GRAM_BLOCK = 8192  # frequencies whose atoms are held while their products are summed
-MAX_SOLVABLE = 4096  # parameters; see Objective.max_solvable
 # The noise level is the unit of the cost; it is zero for a sketch of a single point.
 _SMALLEST_UNIT = 1e-20
 _LEAST_FRACTION = 1e-9  # of the rows that observe a frequency, whose weight is positive

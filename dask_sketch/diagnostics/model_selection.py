@@ -17,7 +17,6 @@ from dask_sketch.decoders.decode import decode
 from dask_sketch.decoders.efficient import Overidentification
 from dask_sketch.decoders.misfit import SUSPECT, mean_log_likelihood
 from dask_sketch.decoders.names import TRANSFORMS
-from dask_sketch.decoders.objective import MAX_SOLVABLE
 from dask_sketch.diagnostics.fit import require_model, require_sketch
 from dask_sketch.diagnostics.linearization import count_parameters, overidentify
 from dask_sketch.diagnostics.mmd import (
@@ -39,7 +38,7 @@ from dask_sketch.models.mixture import information_criterion
 from dask_sketch.models.open import gaussian_or_centroids
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
-from dask_sketch.validation.choices import CovarianceTypes, listed_types, named_types
+from dask_sketch.validation.choices import MAX_SOLVABLE, CovarianceTypes, listed_types, named_types
 from dask_sketch.validation.threads import one_blas_thread
 from dask_sketch.validation.warn import warn_user
 

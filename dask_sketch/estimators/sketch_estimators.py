@@ -503,9 +503,9 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
         Number of components, or ``"auto"``: the number that :func:`dask_sketch.select_model` finds,
         whose ranking is ``selection_``.
     n_frequencies
-        Number of frequencies of the feature map; ``5 (2 d + 1) n_components`` by default, five for
-        each parameter of diagonal covariances, and those of 20 components for ``"auto"``. Up to 50
-        components are found with so many.
+        Number of frequencies of the feature map; by default five for each parameter, such as
+        ``5 (2 d + 1) n_components`` for diagonal covariances, and those of 20 components for
+        ``"auto"``. Up to 50 components are found with so many.
     scale
         Standard deviation of a component, in units of the data; estimated for each feature by
         default.
@@ -691,7 +691,7 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
         return drawn, self.model_.predict(drawn)
 
     def _design(self) -> dict[str, Any]:
-        return {"scale": self.scale}
+        return {"scale": self.scale, "covariance_type": self.covariance_type}
 
     def _decoding(self) -> dict[str, Any]:
         return {

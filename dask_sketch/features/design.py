@@ -28,9 +28,17 @@ from dask_sketch.features.scale import (
     estimate_scale,
     observe_scale,
 )
+from dask_sketch.models.low_rank import covariances_of, require_rank
 from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.categories import Categories
-from dask_sketch.validation.choices import TASKS, WHITENINGS
+from dask_sketch.validation.choices import (
+    MAX_SOLVABLE,
+    TASKS,
+    WHITENINGS,
+    known_type,
+    listed_types,
+    uses_matrices,
+)
 from dask_sketch.validation.warn import warn_user
 
 # Frequencies up to which there are ten for each parameter of latent classes, and else five. With
@@ -40,10 +48,14 @@ _UNLIKE = 30.0  # ratio of standard deviations from which features are not in on
 _HUGE = 1e150  # bound of values, and inverse bound of ranges: squares are float64 numbers
 
 
-def default_n_frequencies(n_features: int, n_components: int, task: str = "mixture") -> int:
+def default_n_frequencies(
+    n_features: int, n_components: int, task: str = "mixture", covariance_type: str | None = None
+) -> int:
     """Five times the number of parameters: ``5 (2 d + 1) K`` for mixtures (section 5.5).
 
-    For clustering, ``5 (d + 1) K``.
+    For clustering, ``5 (d + 1) K``. With covariance matrices there are more parameters, such as
+    ``(1 + d + d (d + 1) / 2) K``. Where these are more than can be fitted to a sketch, random rows
+    determine them, and the number is that of variances.
 
     Parameters
     ----------
@@ -53,6 +65,8 @@ def default_n_frequencies(n_features: int, n_components: int, task: str = "mixtu
         Number of components ``K``.
     task
         Purpose of the sketch, ``"mixture"`` or ``"clustering"``.
+    covariance_type
+        Name of the type of the covariances of a mixture, see :func:`dask_sketch.decode`.
 
     Examples
     --------
@@ -60,8 +74,22 @@ def default_n_frequencies(n_features: int, n_components: int, task: str = "mixtu
     525
     >>> default_n_frequencies(n_features=10, n_components=5, task="clustering")
     275
+    >>> default_n_frequencies(n_features=10, n_components=5, covariance_type="full")
+    1650
     """
-    return 5 * ((2 if task == "mixture" else 1) * n_features + 1) * n_components
+    found = 5 * ((2 if task == "mixture" else 1) * n_features + 1) * n_components
+    if not uses_matrices(covariance_type):
+        return found
+    assert covariance_type is not None  # no name uses no matrices
+    sizes = n_components, n_features
+    own, solved = (
+        covariances_of(name).n_parameters(*sizes)
+        for name in (covariance_type, "full" if covariance_type == "tied" else covariance_type)
+    )
+    n_others = (1 + n_features) * n_components
+    if n_others + solved > MAX_SOLVABLE:
+        return found
+    return max(found, 5 * (n_others + own))
 
 
 def whitening_matrix(
@@ -124,8 +152,11 @@ def require_design_arguments(
     seed: int,
     task: str,
     whitening: str | None,
+    covariance_type: str | None = None,
 ) -> None:
     """Validate the arguments of a design before any samples are read.
+
+    The covariance type is a name, see :func:`~dask_sketch.validation.choices.named_type`.
 
     Raises
     ------
@@ -151,6 +182,15 @@ def require_design_arguments(
         )
     if whitening is not None and whitening not in WHITENINGS:
         raise InputError(f"whitening={whitening!r}: choose 'diagonal' or 'full', or leave it out.")
+    if covariance_type is None:
+        return
+    if not known_type(covariance_type):
+        raise InputError(f"covariance_type={covariance_type!r}: choose one of {listed_types()}.")
+    if task != "mixture":
+        raise InputError(
+            f"covariance_type={covariance_type!r} with task={task!r}: only mixtures have "
+            "covariances; leave it out."
+        )
 
 
 def design_from_pilot(
@@ -168,6 +208,7 @@ def design_from_pilot(
     dtype: str = "float32",
     feature_names: tuple[str, ...] | None = None,
     normalize: bool = False,
+    covariance_type: str | None = None,
     label: str = "samples",
 ) -> FeatureMap:
     """Choose a feature map for pilot samples in memory.
@@ -183,6 +224,8 @@ whitening, seed, dtype
         Names of the features, if the data has names.
     normalize
         Whether the map normalizes rows, as the pilot samples are.
+    covariance_type
+        Name of the type of the covariances that will be decoded.
     label
         Name of the data for messages.
 
@@ -194,7 +237,7 @@ whitening, seed, dtype
     Raises
     ------
     InputError
-        If there are far too few frequencies, or the pilot samples do not vary.
+        If there are far too few frequencies, the pilot samples do not vary, or a rank is too large.
 
     Examples
     --------
@@ -204,11 +247,12 @@ whitening, seed, dtype
     """
     _require_magnitudes(pilot, label, feature_names)
     d = pilot.shape[1]
+    require_rank(covariance_type, d)
     if task == "comparison":
         n_components = n_components or PILOT_COMPONENTS
         m = n_frequencies or N_BANDWIDTHS * BAND_FREQUENCIES
     else:
-        m = _choose_n_frequencies(n_frequencies, d, n_components, task)
+        m = _choose_n_frequencies(n_frequencies, d, n_components, task, covariance_type)
     if distribution is None:
         distribution = default_distribution(d, m, task)
     matrix = None if whitening is None else whitening_matrix(pilot, whitening, feature_names)
@@ -265,6 +309,7 @@ def design_mixed(
     dtype: str = "float32",
     feature_names: tuple[str, ...] | None = None,
     normalize: bool = False,
+    covariance_type: str | None = None,
     label: str = "samples",
 ) -> FeatureMap:
     """Choose a feature map for pilot samples with categorical features.
@@ -275,7 +320,7 @@ def design_mixed(
         Pilot samples of numbers and codes, shape (n_samples, n_features), NaN where values are
         missing.
     n_frequencies, n_components, task, distribution, scale, covariances, covariance_weights, \
-whitening, seed, dtype, feature_names, normalize, label
+whitening, seed, dtype, feature_names, normalize, covariance_type, label
         Arguments of :func:`design_from_pilot`; the variances of the numeric features are estimated
         within the components of a mixture of products, and without ``n_components`` are those of
         the samples.
@@ -301,6 +346,11 @@ whitening, seed, dtype, feature_names, normalize, label
         raise InputError(
             f"whitening={whitening!r} with categories: codes of levels have no scale. Leave it "
             "out; each numeric column has a scale of its own."
+        )
+    if covariance_type not in (None, "diag"):
+        raise InputError(
+            f"covariance_type={covariance_type!r} with categories: features of latent classes are "
+            "independent in each class; leave it out."
         )
     numeric = categories.numeric
     if len(numeric):
@@ -360,7 +410,11 @@ def _rounded(value: float) -> float:
 
 
 def _choose_n_frequencies(
-    n_frequencies: int | None, n_features: int, n_components: int | None, task: str
+    n_frequencies: int | None,
+    n_features: int,
+    n_components: int | None,
+    task: str,
+    covariance_type: str | None,
 ) -> int:
     """Number of frequencies; warn if it is below the number that estimation needs (section 5.5)."""
     if n_components is None:
@@ -372,11 +426,13 @@ def _choose_n_frequencies(
                 "components is meant, give n_components."
             )
         return n_frequencies
-    needed = default_n_frequencies(n_features, n_components, task)
+    needed = default_n_frequencies(n_features, n_components, task, covariance_type)
     if n_frequencies is None:
         return needed
     if n_frequencies < needed:
         rule = "5(2d+1)K" if task == "mixture" else "5(d+1)K"
+        if needed != default_n_frequencies(n_features, n_components, task):
+            rule = f"5 for each parameter of covariance_type={covariance_type!r}"
         warn_user(
             f"n_frequencies={n_frequencies} is under {rule} = {needed} for {n_components} "
             f"components of {n_features} features: estimates may fail. Take {needed} or more."

@@ -26,7 +26,7 @@ from dask_sketch.sources.open import open_samples, require_options
 from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import require_integer, require_unmasked, unit_rows
 from dask_sketch.validation.categories import FROM_DTYPES
-from dask_sketch.validation.choices import PCA, Task
+from dask_sketch.validation.choices import PCA, Task, named_type
 from dask_sketch.validation.device import device_array, on_device, on_host
 
 PILOT_CHUNKS = 8  # chunks read at a time, until there are enough rows
@@ -64,6 +64,7 @@ def design(
     seed: int = ...,
     dtype: str = ...,
     n_pilot: int = ...,
+    covariance_type: str | tuple[str, int] | None = ...,
     nan_policy: str = ...,
     normalize: bool = ...,
     categories: Any = ...,
@@ -88,6 +89,7 @@ def design(
     seed: int = 0,
     dtype: str = "float32",
     n_pilot: int = 5000,
+    covariance_type: str | tuple[str, int] | None = None,
     nan_policy: str = "omit",
     normalize: bool = False,
     categories: Any = None,
@@ -106,9 +108,9 @@ def design(
     x
         Samples, shape (n_samples, n_features), in any form that :func:`open_samples` takes.
     n_frequencies
-        Number of frequencies ``m``; ``5 (2 d + 1) K`` by default, and with categorical columns 5 to
-        10 for each parameter. A warning is issued if there are
-        fewer.
+        Number of frequencies ``m``; by default five for each parameter, ``5 (2 d + 1) K``, more
+        with ``covariance_type``, and with categorical columns 5 to 10 for each. A warning is issued
+        if there are fewer.
     n_components
         Number of components ``K`` that will be decoded; needed without ``n_frequencies``, but for
         a comparison. For principal components, it is needed only with more than 5,000 features.
@@ -151,6 +153,11 @@ def design(
     n_pilot
         Number of pilot samples (the paper's ``n0``); for principal components fewer of more than
         420 features.
+    covariance_type
+        Type of the covariances that will be decoded, as for :func:`decode`. With ``"full"``,
+        ``"tied"`` and ``("low-rank", r)`` the default number of frequencies covers their parameters
+        if these are at most 4096, the most that can be fitted to a sketch without random rows. Any
+        sketch can be decoded with any type.
     nan_policy
         Treatment of pilot samples with NaN or infinite values: ``"omit"`` leaves them out,
         ``"raise"`` stops; ``"available"``, for a sketch with that policy, takes the values as
@@ -217,20 +224,17 @@ def design(
             "covariances": covariances, "covariance_weights": covariance_weights,
             "whitening": whitening, "dtype": None if dtype == "float32" else dtype,
             "normalize": normalize or None, "categories": categories,
+            "covariance_type": covariance_type,
         }  # fmt: skip
         return _moment_grid(
             x, unused, n_components, n_columns, seed, n_pilot, nan_policy, progress,
             weights=weights, **options,
         )  # fmt: skip
+    kind = named_type(covariance_type)
     require_design_arguments(
-        n_frequencies=n_frequencies,
-        n_components=n_components,
-        n_columns=n_columns,
-        n_pilot=n_pilot,
-        seed=seed,
-        task=task,
-        whitening=whitening,
-    )
+        n_frequencies=n_frequencies, n_components=n_components, n_columns=n_columns,
+        n_pilot=n_pilot, seed=seed, task=task, whitening=whitening, covariance_type=kind,
+    )  # fmt: skip
     require_nan_policy(nan_policy)
     stated = FROM_DTYPES if categories is None else categories
     samples = open_samples(x, weights=weights, categories=stated, **options)
@@ -265,6 +269,7 @@ def design(
         dtype=dtype,
         feature_names=samples.feature_names,
         normalize=normalize,
+        covariance_type=kind,
         label=samples.label,
     )
 

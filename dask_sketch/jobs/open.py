@@ -8,11 +8,13 @@ from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import fsspec
 
 from dask_sketch.errors import ChunkError, ClusterError, JobError, LedgerError
+from dask_sketch.features.design import default_n_frequencies
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.graph.design import design
 from dask_sketch.graph.partitions import sketch_partitions
@@ -380,6 +382,7 @@ def _designed(job: Job, sources: list[OpenSource], nan_policy: NanPolicy) -> Con
         largest.samples,
         n_frequencies=given.n_frequencies,
         n_components=given.n_components,
+        covariance_type=largest_type(job, largest.samples.n_features),
         seed=job.job.seed,
         nan_policy=nan_policy,
         **options,
@@ -390,6 +393,24 @@ def components_wanted(job: Job) -> int | None:
     """Largest number of principal components that a job decodes; None if it names none."""
     wanted = [job.feature_map.n_components, *(table.n_components for table in job.decode)]
     return max((k for k in wanted if isinstance(k, int)), default=None)
+
+
+def largest_type(job: Job, n_features: int | None) -> str | None:
+    """Covariance type that needs most frequencies of those that a job decodes.
+
+    Parameters
+    ----------
+    job
+        Job file.
+    n_features
+        Number of features, known for every path.
+    """
+    given = job.feature_map
+    k = given.n_components
+    if k is None or n_features is None or given.task not in (None, "mixture"):
+        return None
+    number = partial(default_n_frequencies, n_features, k, "mixture")
+    return max((table.covariance_type for table in job.decode), key=number, default=None)
 
 
 def ledger_of(job: Job) -> Ledger | None:

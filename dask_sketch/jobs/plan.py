@@ -22,7 +22,7 @@ from dask_sketch.graph.plan import make_plan
 from dask_sketch.jobs.agreement import map_file
 from dask_sketch.jobs.ledger.partition_rows import sampling_of
 from dask_sketch.jobs.ledger.sums import Conventions, row_bytes
-from dask_sketch.jobs.open import components_wanted, rows_per_partition
+from dask_sketch.jobs.open import components_wanted, largest_type, rows_per_partition
 from dask_sketch.sketching.moment_grid import MomentGrid
 from dask_sketch.sketching.row_sample import Sampling, sample_bytes
 from dask_sketch.validation.choices import PCA
@@ -276,7 +276,9 @@ def map_for_plan(job: Job, sources: Sequence[OpenSource]) -> Conventions:
         pairwise = job.sources[0].nan_policy == "available"
         return MomentGrid(np.zeros(d), np.ones(d), n_columns, job.job.seed, pairwise=pairwise)
     task: Any = given.task or "mixture"
-    m = given.n_frequencies or default_n_frequencies(d, given.n_components or 1, task)
+    m = given.n_frequencies or default_n_frequencies(
+        d, given.n_components or 1, task, largest_type(job, d)
+    )
     return FeatureMap(d, m, scale=1.0)
 
 

@@ -76,7 +76,7 @@ def universal_model(
         Number of components, or several numbers to select from: every fifth recording is held out
         for :func:`dask_sketch.select_model`, and the model is decoded from the merged sketch.
     n_frequencies
-        Number of frequencies; ``5 (2 d + 1) K`` for the largest ``K`` by default.
+        Number of frequencies; that of :func:`design` for the largest ``K`` by default.
     steps
         Number of subsequent steps of expectation-maximisation, ``>= 0``, each with one more lazy
         pass over the frames.
@@ -114,7 +114,10 @@ def universal_model(
     names = list(frames.recordings if recordings is None else recordings)
     sizes = [n_components] if isinstance(n_components, int) else list(n_components)
     rows = frames.of(names)
-    feature_map = design(rows, n_frequencies=n_frequencies, n_components=max(sizes), seed=seed)
+    feature_map = design(
+        rows, n_frequencies=n_frequencies, n_components=max(sizes), seed=seed,
+        covariance_type=decoding.get("covariance_type"),
+    )  # fmt: skip
     settings = {**({} if "method" in decoding else DECODING), **decoding, "seed": seed}
     if len(sizes) == 1:
         whole = sketch(rows, feature_map, sample=False).compute(progress=progress)

@@ -1,4 +1,4 @@
-"""Names that arguments may take in several layers. This module imports no numerics."""
+"""Names and limits of arguments in several layers. This module imports no numerics."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ COVARIANCE_TYPES: tuple[str, ...] = get_args(CovarianceType)
 Beside these there is ``"low-rank:r"`` with a rank ``r``, see :func:`rank_of`.
 """
 LOW_RANK = "low-rank"
+MAX_SOLVABLE = 4096
+"""Largest number of parameters whose normal equations are solved, and of matrices in a sketch."""
 CovarianceTypes = Sequence[str | tuple[str, int]]
 
 

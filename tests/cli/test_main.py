@@ -64,6 +64,15 @@ def test_the_task_sets_size_and_distribution(data: str, here: Path) -> None:
     assert planned[0] - planned[1] == 32 * (50 - 30)  # two numbers of two words each
 
 
+def test_the_covariance_type_sets_the_size(data: str, here: Path) -> None:
+    full = ("-k", 2, "--covariance-type", "full")
+    assert answer("design", data, *full, "-o", "map.json")["n_frequencies"] == 60
+    made = answer("sketch", data, *full, "-o", "sketch.zarr")["feature_map"]
+    assert made["n_frequencies"] == 60
+    planned = [answer("plan", data, *size)["sketch_bytes"] for size in (("-k", 2), full)]
+    assert planned[1] - planned[0] == 32 * (60 - 50)
+
+
 def test_merge_adds(data: str, here: Path) -> None:
     answer("sketch", data, "-k", 2, "-o", "one.zarr")
     merged = answer("merge", "one.zarr", "one.zarr", "-o", "both.zarr")
@@ -248,6 +257,7 @@ def test_other_bad_input(data: str, here: Path) -> None:
         ("diagnose", "model.zarr"),
         ("design", "data.zarr", "-k", "2", "-o", "map.json", "--task", "magic"),
         ("sketch", "data.zarr", "--map", "map.json", "--task", "mixture", "-o", "out.zarr"),
+        ("plan", "data.zarr", "--map", "map.json", "--covariance-type", "full"),
         ("merge", "-o", "out.zarr"),
         ("plan", "data.zarr", "-k", "2", "--storage-options", "nonsense"),
         ("plan", "data.zarr", "-k", "2", "--storage-options", "[1]"),

@@ -25,6 +25,7 @@ from dask_sketch.estimators.sketch_estimators import (
     SketchKMeans,
     SketchKMedians,
 )
+from dask_sketch.features import default_n_frequencies
 from dask_sketch.models import random_mixture
 from dask_sketch.models.clusters import kmedians
 
@@ -62,6 +63,7 @@ def test_a_mixture_is_found():
 def test_types_of_covariances(kind):
     turned = X @ np.array([[1.0, 0.6], [-0.2, 0.8]])
     found = SketchGaussianMixture(3, covariance_type=kind).fit(turned)
+    assert found.feature_map_.n_frequencies == default_n_frequencies(2, 3, covariance_type=kind)
     other = found.model_.to_sklearn()
     assert found.covariances_.shape == other.covariances_.shape
     np.testing.assert_allclose(found.precisions_, other.precisions_)

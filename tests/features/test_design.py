@@ -32,6 +32,32 @@ def test_default_number_of_frequencies():
     assert default_n_frequencies(12, 64, "clustering") == 4160
 
 
+@pytest.mark.parametrize(
+    ("d", "k", "kind", "each"),
+    [
+        (8, 5, "full", 1 + 8 + 36),
+        (64, 10, "low-rank:3", 1 + 64 + 64 + 64 * 3 - 3),
+        (8, 5, "tied", 1 + 2 * 8),  # the search begins at variances, which are more
+        (30, 2, "tied", 1 + 30 + 465 / 2),
+        (8, 5, "spherical", 1 + 2 * 8),
+        (8, 5, "diag", 1 + 2 * 8),
+        (64, 10, "full", 1 + 2 * 64),  # too many to be fitted to a sketch: rows determine them
+        (64, 10, "tied", 1 + 2 * 64),
+    ],
+)
+def test_default_number_of_frequencies_covers_matrices(d, k, kind, each):
+    assert default_n_frequencies(d, k, covariance_type=kind) == 5 * each * k
+
+
+def test_few_frequencies_for_matrices_are_warned_of(rng):
+    pilot = rng.normal(size=(500, 4))
+    assert design_from_pilot(pilot, n_components=2, covariance_type="full").n_frequencies == 150
+    with pytest.warns(UserWarning, match=r"n_frequencies=100.*covariance_type='full'.*150"):
+        design_from_pilot(pilot, 100, 2, covariance_type="full")
+    with pytest.raises(InputError, match="low-rank:4"):
+        design_from_pilot(pilot, n_components=2, covariance_type="low-rank:4")
+
+
 @pytest.mark.parametrize("kind", ["diagonal", "full"])
 def test_whitened_samples_have_unit_variance(kind, rng):
     x = rng.normal(size=(2000, 3)) @ [[1.0, 0.0, 0.0], [0.5, 10.0, 0.0], [0.0, 3.0, 0.1]]
@@ -62,12 +88,18 @@ def test_samples_that_cannot_be_whitened_are_refused(rng):
         {"seed": -1},
         {"task": "regression"},
         {"whitening": "half"},
+        {"covariance_type": "banded"},
     ],
 )
 def test_bad_arguments_are_named(change):
     ((name, value),) = change.items()
     with pytest.raises(InputError, match=f"{name}={value!r}"):
         require_design_arguments(**(GOOD | change))
+
+
+def test_only_mixtures_have_covariances():
+    with pytest.raises(InputError, match=r"covariance_type='full'.*task='clustering'"):
+        require_design_arguments(**(GOOD | {"task": "clustering", "covariance_type": "full"}))
 
 
 def test_variances_are_those_of_the_components():

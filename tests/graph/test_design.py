@@ -37,6 +37,20 @@ def test_sizes_and_defaults(rng):
     assert "scale_fit" not in fm.spec
 
 
+def test_more_frequencies_for_covariance_matrices(rng):
+    x = gaussian(rng, 2000, 3)
+    plain = ds.design(x, n_components=2)
+    assert ds.design(x, n_components=2, covariance_type="diag") == plain
+    full = ds.design(x, n_components=2, covariance_type="full")
+    assert full.n_frequencies == 5 * (1 + 3 + 6) * 2
+    assert full == ds.design(x, n_components=2, n_frequencies=full.n_frequencies)
+    assert ds.design(x, n_components=2, covariance_type=("low-rank", 1)).n_frequencies == 100
+    table = pd.DataFrame({"a": x[:, 0], "b": pd.Categorical(np.arange(2000) % 2)})
+    for data, options in ((table, {"n_components": 2}), (x, {"task": "pca"})):
+        with pytest.raises(InputError, match="covariance_type='full'"):
+            ds.design(data, covariance_type="full", **options)
+
+
 def test_without_a_number_of_components_the_scale_is_the_papers(rng):
     x = gaussian(rng, 20_000, 3, scale=2.0) * [1.0, 10.0, 1.0]
     fm = ds.design(x, n_frequencies=77)

@@ -16,7 +16,7 @@ from dask_sketch.errors import (
 from dask_sketch.jobs import drift_history
 from dask_sketch.jobs.report import report_last_run
 from dask_sketch.jobs.results import CAME, STATE
-from dask_sketch.jobs.run import run_job
+from dask_sketch.jobs.run import plan_job, run_job
 
 Make = Callable[..., Place]
 DECODE = "[[decode]]\nn_components = 2\n"
@@ -144,6 +144,14 @@ def test_covariance_matrices_are_a_start_of_the_next_run(make_place: Make, kind:
     outcome = place.run()
     assert outcome.models["model"]["start"] in ("warm", "cold, better than warm")
     assert ds.open(place.folder / "m.zarr").covariance_type == kind
+
+
+def test_the_map_has_frequencies_for_the_largest_covariance_type(make_place: Make) -> None:
+    more = [f'{DECODE}name = "{kind}"\ncovariance_type = "{kind}"\n' for kind in ("diag", "full")]
+    place = make_place(20, "".join(more))
+    assert plan_job(place.file).n_frequencies == 60
+    place.run()
+    assert place.ledger().feature_map.n_frequencies == 60
 
 
 def test_unknown_covariance_types_are_refused(make_place: Make) -> None:

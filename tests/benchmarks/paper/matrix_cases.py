@@ -153,7 +153,7 @@ def _low_rank(d: int, n_components: int, rank: int, n_samples: int, seed: int) -
     x = truth.sample(n_samples, seed=seed + 1000)
     heldout = truth.sample(20_000, seed=seed + 2000)
     kind = ("low-rank", rank)
-    feature_map = design(x[:20_000], n_components=n_components, seed=seed)
+    feature_map = design(x[:20_000], n_components=n_components, covariance_type=kind, seed=seed)
     fits = {
         LOW_RANK: partial(_decoded, x, feature_map, n_components, kind, seed),
         LOW_RANK_ALONE: partial(_decoded, x, feature_map, n_components, kind, seed, sample=False),
