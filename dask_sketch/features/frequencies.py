@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
 
 from dask_sketch.errors import ArtifactError, InputError
 from dask_sketch.features.distributions import sample_frequencies, sample_mixed
-from dask_sketch.features.kernels.structured_frequencies import round_to_grid, truncate_to_grid
+from dask_sketch.features.kernels.structured_frequencies import (
+    round_to_grid,
+    signs_of_zeros,
+    truncate_to_grid,
+)
 from dask_sketch.validation.arrays import frozen
 from dask_sketch.validation.categories import Categories
+
+_MAX_TRIALS = 2**14  # combinations of signs that are compared with a digest
+_MAX_HASHED = 2**30  # bytes of all of them: about a second
 
 
 @dataclass(frozen=True)
@@ -92,9 +102,13 @@ class SampledFrequencies:
         white = sampling.row_whitening
         self.frequencies = frozen(frequencies if white is None else white.T @ frequencies)
         self.cycles_per_unit = frozen(cycles)
-        self.digest = hashlib.sha256(
-            sampling.spec.encode() + b"\0" + cycles.astype("<f4", copy=False).tobytes()
-        ).hexdigest()
+        self.digest = _digest(sampling.spec, cycles)
+
+
+def _digest(spec: str, cycles: NDArray[np.float32]) -> str:
+    total = hashlib.sha256(spec.encode() + b"\0")
+    total.update(np.ascontiguousarray(cycles, dtype="<f4").data)
+    return total.hexdigest()
 
 
 class _Cache:
@@ -102,30 +116,50 @@ class _Cache:
 
     def __init__(self, size: int):
         self._size = size
-        self._entries: OrderedDict[str, SampledFrequencies] = OrderedDict()
+        # by specification, and by the digest where it is not that of this process
+        self._entries: OrderedDict[tuple[str, str], SampledFrequencies] = OrderedDict()
         self._lock = threading.Lock()
 
     def put(self, sampled: SampledFrequencies) -> None:
         """Keep frequencies that were read from a file."""
         with self._lock:
-            self._put(sampled)
+            self._put((sampled.spec, ""), sampled)
 
-    def _put(self, sampled: SampledFrequencies) -> None:
-        self._entries[sampled.spec] = sampled
+    def _put(self, key: tuple[str, str], sampled: SampledFrequencies) -> None:
+        self._entries[key] = sampled
         while len(self._entries) > self._size:
             self._entries.popitem(last=False)
 
-    def get(self, sampling: Sampling) -> SampledFrequencies:
-        """Sample frequencies, or return those of an earlier call."""
+    def get(self, sampling: Sampling, digest: str | None = None) -> SampledFrequencies:
+        """Sample frequencies, or return those of an earlier call.
+
+        Parameters
+        ----------
+        sampling
+            Arguments of the draw.
+        digest
+            Digest of the frequencies of another process, whose zeros may have other signs.
+        """
         # the lock is held while sampling: the threads of a worker wait for one draw
         with self._lock:
-            sampled = self._entries.get(sampling.spec)
+            sampled = self._get((sampling.spec, ""))
             if sampled is None:
                 sampled = _sample(sampling)
-                self._put(sampled)
-            else:
-                self._entries.move_to_end(sampling.spec)
-            return sampled
+                self._put((sampling.spec, ""), sampled)
+            if digest in (None, sampled.digest):
+                return sampled
+            key = sampling.spec, str(digest)
+            matching = self._get(key)
+            if matching is None:
+                matching = _with_other_signs(sampling, sampled, key[1])
+                self._put(key, matching)
+            return matching
+
+    def _get(self, key: tuple[str, str]) -> SampledFrequencies | None:
+        found = self._entries.get(key)
+        if found is not None:
+            self._entries.move_to_end(key)
+        return found
 
 
 _CACHE = _Cache(size=8)
@@ -157,8 +191,57 @@ def _sample(sampling: Sampling) -> SampledFrequencies:
     return SampledFrequencies(sampling, cycles)
 
 
+def _with_other_signs(
+    sampling: Sampling, sampled: SampledFrequencies, digest: str
+) -> SampledFrequencies:
+    """Frequencies of a digest that differ from others by signs of zeros alone.
+
+    The last bits of SciPy's gamma functions and of products of matrices depend on the processor
+    and on the version of the libraries. Of ``sparse-sums`` they decide signs of zeros, and nothing
+    else. Few of them differ: combinations of few changes come first.
+
+    Returns
+    -------
+    sampled
+        Frequencies of the digest; the given ones if none of the first combinations has it.
+    """
+    if sampling.distribution != "sparse-sums":
+        return sampled
+    cycles = sampled.cycles_per_unit.copy()
+    limit = min(_MAX_TRIALS, _MAX_HASHED // cycles.nbytes)
+    for signs in itertools.islice(_signs(cycles), limit):
+        for feature, numbers, sign in signs:
+            cycles[feature, numbers] = sign
+        if _digest(sampling.spec, cycles) == digest:
+            return SampledFrequencies(sampling, cycles)
+        for feature, numbers, _ in signs:
+            cycles[feature, numbers] = sampled.cycles_per_unit[feature, numbers]
+    return sampled
+
+
+def _signs(
+    cycles: NDArray[np.float32],
+) -> Iterator[list[tuple[int, NDArray[np.intp], NDArray[np.float32]]]]:
+    """Other zeros for the features and groups of :func:`signs_of_zeros`, few changes first."""
+    choices = []
+    for feature, sums, differences in signs_of_zeros(cycles):
+        numbers = np.concatenate([sums, differences])
+        parts = np.repeat([1, 2], [len(sums), len(differences)])
+        zeros = [np.where(parts == k, -0.0, 0.0).astype(np.float32) for k in range(3)]
+        now = np.signbit(cycles[feature, numbers])
+        choices.append(
+            [(feature, numbers, z) for z in zeros if not np.array_equal(np.signbit(z), now)]
+        )
+    for changes in range(1, len(choices) + 1):
+        for chosen in itertools.combinations(choices, changes):
+            for signs in itertools.product(*chosen):
+                yield list(signs)
+
+
 def sampled_frequencies(sampling: Sampling, digest: str | None = None) -> SampledFrequencies:
     """Sample the frequencies of a feature map, and compare them with its digest.
+
+    Where the digest is that of other signs of zeros, which depend on the processor, they are set.
 
     Parameters
     ----------
@@ -172,12 +255,13 @@ def sampled_frequencies(sampling: Sampling, digest: str | None = None) -> Sample
     ArtifactError
         If this process samples frequencies of another digest.
     """
-    sampled = _CACHE.get(sampling)
+    sampled = _CACHE.get(sampling, digest)
     if digest is not None and sampled.digest != digest:
         raise ArtifactError(
             f"this process drew frequencies of digest {sampled.digest[:12]}, but the feature map "
-            f"states {digest[:12]}. NumPy {np.__version__} is in use here: run the same version "
-            "on the client and on every worker."
+            f"states {digest[:12]}. NumPy {np.__version__}, SciPy {scipy.__version__} are in use "
+            "here: run the same versions on the client and on every worker, or store with to_zarr, "
+            "which keeps the frequencies."
         )
     return sampled
 
@@ -210,7 +294,7 @@ def stored_frequencies(
         if sampled.digest != digest:
             # the product with an ill-conditioned matrix has lost the last bits: sample again, and
             # compare with a tolerance
-            fresh = _CACHE.get(sampling)
+            fresh = _CACHE.get(sampling, digest)
             if np.allclose(fresh.frequencies, frequencies, rtol=1e-9, atol=0.0):
                 sampled = fresh
     if sampled.digest != digest:

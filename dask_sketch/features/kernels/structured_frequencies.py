@@ -138,6 +138,46 @@ def round_to_grid(cycles: Array) -> Array:
     return combine(np.rint(bases / grid) * grid, cycles.shape[1])
 
 
+def signs_of_zeros(
+    cycles: NDArray[np.floating],
+) -> list[tuple[int, NDArray[np.intp], NDArray[np.intp]]]:
+    """Zeros among frequencies on the grid whose signs came from rounding errors.
+
+    :func:`split` computes a base frequency of zero as the difference of two rounded numbers where
+    both first base frequencies of its group use the feature. :func:`truncate_to_grid` leaves its
+    sign, which is one for all such ``u`` of the group, and one for all such ``v``.
+
+    Parameters
+    ----------
+    cycles
+        Frequencies on the grid, shape (n_features, n_frequencies).
+
+    Returns
+    -------
+    zeros
+        One entry for each feature and group with such zeros: the feature, and the numbers of the
+        frequencies that are sums and differences of zeros. None, the sums or the differences have a
+        negative sign.
+
+    Examples
+    --------
+    >>> bases = np.ones((1, 2, SIDE, 1))
+    >>> bases[0, 0, 2], bases[0, 1, 3] = 0.0, 0.0
+    >>> signs_of_zeros(combine(bases, 32))
+    [(0, array([22]), array([23]))]
+    """
+    m = cycles.shape[1]
+    zero = split(cycles) == 0.0
+    found = []
+    for group, feature in np.argwhere(~zero[:, 0, 0] & ~zero[:, 1, 0]).tolist():
+        u, v = (np.flatnonzero(side) for side in zero[group, :, :, feature])
+        sums = (GROUP * group + 2 * SIDE * u[:, None] + 2 * v).ravel()
+        sums, differences = sums[sums < m], sums[sums + 1 < m] + 1
+        if len(sums):
+            found.append((feature, sums, differences))
+    return found
+
+
 def split_exactly(cycles: NDArray[np.floating]) -> Array:
     """Split frequencies that must be sums and differences of base frequencies.
 
