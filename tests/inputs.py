@@ -450,3 +450,46 @@ IN_MEMORY = {
     "data array",
     "dataset in memory with array of weights",
 }
+
+# Streams, which can be read once and by `sketch` alone; the same arguments and results.
+STREAMS = {}
+
+
+def cut(values):
+    return (values[start : start + 7] for start in range(0, len(values), 7))
+
+
+def stream(function):
+    STREAMS[function.__name__.replace("_", " ")] = function
+    return function
+
+
+@stream
+def generator_of_blocks(x, w, place):
+    return cut(x), cut(w), {}
+
+
+@stream
+def stream_of_record_batches(x, w, place):
+    return pa.Table.from_pandas(frame(x, w)).to_reader(max_chunksize=7), "w", {}
+
+
+# Inputs of the table of README.md, and beginnings of the names of the builders of each.
+DOORS = {
+    "array of NumPy, PyTorch, HDF5; `.npy` file": ("numpy", "nested list", "tensor", "hdf5", "npy"),
+    "table of pandas, Dask, Arrow, Polars, DuckDB; CSV file": (
+        "pandas", "dask frame", "arrow table", "arrow batch", "polars", "duckdb", "csv",
+    ),
+    "Dask array": ("dask array", "array of the package dask array"),
+    "Dask bag of 2-D blocks or of records": ("bag of blocks", "bag of dicts", "bag of"),
+    "xarray DataArray": ("data array",),
+    "xarray Dataset, NetCDF file": ("dataset", "netcdf"),
+    "Zarr path, URL, array or group": (
+        "zarr group", "zarr file url", "zarr array path", "zarr array object", "zarr",
+    ),
+    "Parquet file, folder or glob, local or URL; Arrow dataset": (
+        "parquet file", "parquet directory", "parquet glob", "parquet file url", "parquet",
+        "arrow dataset",
+    ),
+    "generator, stream of record batches (`sketch` only)": ("generator", "stream of"),
+}  # fmt: skip

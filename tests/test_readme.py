@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import zarr
 from click.testing import CliRunner
+from inputs import BUILDERS, DOORS, STREAMS
 
 from dask_sketch.cli.main import cli
 from dask_sketch.jobs.job_file import read_job
@@ -200,6 +201,19 @@ def test_the_architecture_is_that_of_the_package():
     assert len(names) >= 8
     for name in names:
         assert (TOP / "dask_sketch" / name).exists() or (TOP / name).exists(), name
+
+
+def test_each_row_of_the_table_of_inputs_is_run_by_tests():
+    """Builders of inputs are run by tests/sources/test_open.py and tests/graph/test_stream.py."""
+    table = (TOP / "README.md").read_text().partition("\n## Inputs\n")[2].partition("\n- ")[0]
+    rows = re.findall(r"^\| (.*?) \| .* \| .* \|$", table, re.M)
+    assert rows[0] == "input"
+    assert rows[1:] == list(DOORS)
+    kinds = [*BUILDERS, *STREAMS]
+    for kind in kinds:
+        assert sum(kind.startswith(words) for words in DOORS.values()) == 1, kind
+    for word in sum(DOORS.values(), ()):
+        assert any(kind.startswith(word) for kind in kinds), word
 
 
 def test_the_first_page_is_short():

@@ -35,7 +35,8 @@ from dask_sketch.cli.options import (
     with_columns_of,
 )
 from dask_sketch.display.text import describe
-from dask_sketch.validation.choices import DISTRIBUTIONS, Task
+from dask_sketch.errors import InputError
+from dask_sketch.validation.choices import DISTRIBUTIONS, PCA, Task
 
 TASK: Task = "mixture"  # the default
 
@@ -140,26 +141,35 @@ def plan(
 
     Ends with exit code 3 if a chunk does not fit in the memory of a thread.
     """
-    from dask_sketch.features.artifact import open_feature_map
+    import numpy as np
+
+    from dask_sketch.cli.open import open_map
     from dask_sketch.features.design import default_n_frequencies
     from dask_sketch.features.feature_map import FeatureMap
+    from dask_sketch.graph.design import columns_of_grid
     from dask_sketch.graph.plan import plan as make_plan
+    from dask_sketch.sketching.moment_grid import MomentGrid
     from dask_sketch.sources.open import open_samples
 
     _require_size(map_path, n_components, n_frequencies, covariance_type, task)
     with run.cluster():
         if map_path is not None:
-            feature_map = open_feature_map(map_path, opening["storage_options"])
+            feature_map = open_map(map_path, opening["storage_options"])
             opening = with_columns_of(feature_map, opening, data)
         samples = open_samples(run.path(data), **opening)
         if map_path is None:
             # the cost does not depend on the scale, so none is estimated
             d = samples.n_features
             assert d is not None  # known for every path
-            m = n_frequencies or default_n_frequencies(
-                d, n_components or 1, task or TASK, covariance_type
-            )
-            feature_map = FeatureMap(d, m, scale=1.0)
+            if task == PCA:
+                columns = columns_of_grid(d, None, n_components)
+                pairwise = nan_policy == "available"
+                feature_map = MomentGrid(np.zeros(d), np.ones(d), columns, pairwise=pairwise)
+            else:
+                m = n_frequencies or default_n_frequencies(
+                    d, n_components or 1, task or TASK, covariance_type
+                )
+                feature_map = FeatureMap(d, m, scale=1.0)
         made = make_plan(
             samples, feature_map, nan_policy=nan_policy, memory_per_thread=memory_per_thread,
             calibrate=calibrate,
@@ -167,7 +177,11 @@ def plan(
     run.answer(made.as_dict(), str(made))
 
 
-@cli.command(epilog=examples("design frames.zarr -k 64 -o map.json"))
+@cli.command(
+    epilog=examples(
+        "design frames.zarr -k 64 -o map.json", "design spectra.zarr --task pca -o grid.zarr"
+    )
+)
 @click.argument("data")
 @output_options
 @size_options
@@ -201,16 +215,19 @@ def design(
 ) -> None:
     """Design a feature map for DATA from a few of its chunks, and write it as JSON.
 
-    Sketches can only be merged if they have the same feature map.
+    Sketches can only be merged if they have the same feature map. With --task pca, writes second
+    moments of no rows, to which those of DATA can be added.
     """
     from dask_sketch.features.artifact import write_feature_map
     from dask_sketch.graph.design import design as make_map
+    from dask_sketch.sketching.moment_grid import MomentGrid
+    from dask_sketch.sketching.second_moments import SecondMoments
 
     _require_size(None, n_components, n_frequencies, covariance_type, task)
     options = opening["storage_options"]
-    refuse_existing_file(output, overwrite, options)
+    (refuse_existing if task == PCA else refuse_existing_file)(output, overwrite, options)
     with run.cluster():
-        feature_map = make_map(
+        feature_map: Any = make_map(
             run.path(data),
             n_frequencies=n_frequencies,
             n_components=n_components,
@@ -220,7 +237,11 @@ def design(
             **choices,
             **opening,
         )
-    write_feature_map(output, feature_map, options)
+    if isinstance(feature_map, MomentGrid):
+        empty = SecondMoments.empty(feature_map)
+        empty.to_zarr(output, overwrite=overwrite, storage_options=for_url(output, options))
+    else:
+        write_feature_map(output, feature_map, options)
     shown = describe(feature_map.as_dict()) | {"written to": output}
     run.answer(feature_map.as_dict() | {"output": output}, shown)
 
@@ -230,6 +251,7 @@ def design(
         "sketch frames.zarr -k 64 -o sketch.zarr",
         "sketch 'part-*.parquet' --map map.json -o sketch.zarr --workers 8",
         "sketch frames.zarr -k 8 --by speaker -o speakers.zarr",
+        "sketch spectra.zarr --map grid.zarr -o moments.zarr",
     )
 )
 @click.argument("data")
@@ -268,18 +290,20 @@ def sketch(
     """Read DATA once and write its sketch.
 
     Uses the feature map of --map, which `design` wrote, or designs one for -k components first.
-    With --by, makes one sketch for each label, in the same pass.
+    With --by, makes one sketch for each label, in the same pass. With --task pca, or a grid of it
+    as --map, writes second moments, of which `pca` finds the components.
     """
-    from dask_sketch.features.artifact import open_feature_map
+    from dask_sketch.cli.open import open_map
     from dask_sketch.graph.design import design as make_map
     from dask_sketch.graph.sketch import sketch as make_sketch
+    from dask_sketch.sketching.moment_grid import MomentGrid
 
     _require_size(map_path, n_components, n_frequencies, covariance_type, task)
     options = opening["storage_options"]
     refuse_existing(output, overwrite, options)
     with run.cluster():
         if map_path is not None:
-            feature_map = open_feature_map(map_path, options)
+            feature_map = open_map(map_path, options)
             opening = with_columns_of(feature_map, opening, data)
         else:
             feature_map = make_map(
@@ -291,6 +315,12 @@ def sketch(
                 seed=seed,
                 nan_policy="available" if nan_policy == "available" else "omit",
                 **opening,
+            )
+        if isinstance(feature_map, MomentGrid) and opening["groups"] is not None:
+            raise InputError(
+                f"by={opening['groups']!r}: second moments of groups are not stored together. "
+                "Leave it out, or use a job with [groups].",
+                parameter="groups",
             )
         lazy = make_sketch(
             run.path(data), feature_map, nan_policy=nan_policy, split_every=split_every,
@@ -375,11 +405,11 @@ def _require_size(
     n_components: int | None,
     n_frequencies: int | None,
     covariance_type: str | None,
-    task: Task | None,
+    task: str | None,
 ) -> None:
     """Refuse options that leave the size of the sketch open, or give it twice."""
     sized = (map_path, n_components, n_frequencies) != (None, None, None)
-    if not sized and task != "comparison":
+    if not sized and task not in ("comparison", PCA):
         raise click.UsageError(
             "give the number of components (-k) or the number of frequencies (-m)."
         )

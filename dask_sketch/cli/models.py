@@ -256,6 +256,8 @@ def score(run: Run, data: str, model: str, opening: dict[str, Any]) -> None:
 @click.option("--heldout", metavar="SKETCH",
               help="Sketch, with the same feature map, of samples that the model was not decoded "
               "from.")  # fmt: skip
+@click.option("--theory", is_flag=True,
+              help="Add what the theorems say: sizes, separation, isometry, bounds.")  # fmt: skip
 @group_option
 @storage_option
 @run_options
@@ -265,6 +267,7 @@ def diagnose(
     sketch: str,
     group: str | None,
     heldout: str | None,
+    theory: bool,
     storage_options: dict[str, Any] | None,
 ) -> None:
     """Diagnose the fit of MODEL from the SKETCH that it was decoded from.
@@ -281,5 +284,5 @@ def diagnose(
     unseen = None
     if heldout is not None:
         unseen = open_sketch(heldout, storage_options=for_url(heldout, storage_options))
-    found = examine(fitted, seen, unseen)
+    found = examine(fitted, seen, unseen, theory=theory)
     run.answer(found.as_dict(), repr(found))

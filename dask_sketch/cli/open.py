@@ -8,7 +8,10 @@ import zarr
 
 from dask_sketch.cli.options import for_url
 from dask_sketch.errors import InputError
+from dask_sketch.features.artifact import open_feature_map
+from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.sketching.artifact import GROUP
+from dask_sketch.sketching.moment_grid import MomentGrid
 from dask_sketch.sketching.open import is_feature_map, open_group, open_sketch, readable_versions
 from dask_sketch.sketching.open import open as open_artifact
 from dask_sketch.sketching.sketch import Sketch
@@ -93,6 +96,37 @@ def open_one(
     if group not in texts:
         raise InputError(f"group={group!r}: choose one of {found.brief_labels()}.")
     return found[texts[group]]
+
+
+def open_map(path: str, storage_options: dict[str, Any] | None) -> FeatureMap | MomentGrid:
+    """Open a feature map, or that of a sketch; of second moments the grid.
+
+    Parameters
+    ----------
+    path
+        Path or URL that ``design``, ``sketch`` or ``pca --moments`` wrote.
+    storage_options
+        Options of the file system of URLs.
+
+    Raises
+    ------
+    ArtifactError
+        If the artifact is damaged.
+    InputError
+        If the path does not exist or cannot be read, or the artifact has no feature map.
+    """
+    options = for_url(path, storage_options)
+    if is_feature_map(path) or _schema(path, options) is None:
+        return open_feature_map(path, storage_options)
+    found = open_artifact(path, storage_options=options)
+    owned = getattr(found, "feature_map", None)
+    if not isinstance(owned, (FeatureMap, MomentGrid)):
+        raise InputError(
+            f"map={path!r} is of type {type(found).__name__}: give a feature map, a sketch or "
+            "second moments.",
+            parameter="map_path",
+        )
+    return owned
 
 
 def _schema(path: str, options: dict[str, Any] | None) -> str | None:

@@ -19,7 +19,7 @@ import click
 from dask_sketch.display.text import fields_text, first_line, jsonable, printable
 from dask_sketch.errors import ArtifactError, InputError, PlanError, SketchError
 from dask_sketch.storage.local_files import replacing, write_errors
-from dask_sketch.validation.choices import TASKS, known_type, listed_types
+from dask_sketch.validation.choices import PCA, TASKS, known_type, listed_types
 
 FAILED, REFUSED = 1, 3  # exit codes; click uses 2 for wrong usage
 # Options whose name is not that of the parameter of the library.
@@ -318,7 +318,11 @@ def storage_option(function: Command) -> Command:
 def map_option(function: Command) -> Command:
     """Add ``--map``."""
     return click.option(
-        "--map", "map_path", metavar="JSON", help="Feature map that `design` wrote."
+        "--map",
+        "map_path",
+        metavar="PATH",
+        help="Feature map that `design` wrote, or a sketch or second moments, to make others that "
+        "can be added.",
     )(function)
 
 
@@ -354,8 +358,9 @@ def size_options(function: Command) -> Command:
     )(function)
     function = click.option(
         "--task",
-        type=click.Choice(TASKS),
-        help="Purpose of the sketch: a mixture, by default, centroids, or a comparison.",
+        type=click.Choice([*TASKS, PCA]),
+        help="Purpose of the sketch: a mixture, by default, centroids, a comparison, or principal "
+        "components (pca), which take second moments in place of a sketch.",
     )(function)
     function = click.option(
         "-m",

@@ -360,7 +360,7 @@ def require_content(sketch: Any) -> None:
     if not isinstance(sketch, Sketch):
         raise DecodeError(
             f"sketch of type {type(sketch).__name__}: give a Sketch or a SketchGroup; call "
-            ".compute() on a lazy one."
+            ".compute() on a lazy one. SketchPCA finds the principal components of second moments."
         )
     if not sketch.total_weight > 0:
         raise DecodeError(

@@ -259,9 +259,9 @@ def _require_rows(name: str, sketch: Sketch) -> None:
 def _tested(
     first: Sketch, second: Sketch, tolerance: float, level: float, n_draws: int, seed: int
 ) -> TwoSampleTest:
+    observed = observe(first, second)
     feature_map = first.feature_map
     m = feature_map.n_frequencies
-    observed = observe(first, second)
     noise, rows, masses = observed.noise, observed.rows, observed.masses
     require_memory("n_draws", n_draws, 8 * _COPIES * (len(rows) + 2 * m))
     variance = masses @ (rows - masses @ rows) ** 2

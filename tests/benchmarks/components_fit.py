@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import sys
 import threading
 import time
 import warnings
+from functools import partial
+from pathlib import Path
 
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[name] = "1"  # CPU seconds are then those of one core
@@ -56,14 +57,38 @@ def incremental(array, k):
     return model
 
 
-def dask_ml(array, k):
-    """PCA of dask-ml, with its own choice of a solver."""
+def dask_ml(array, k, **options):
+    """PCA of dask-ml, with its own choice of a solver unless one is given."""
     from dask_ml.decomposition import PCA
 
-    return PCA(k, random_state=0).fit(lazily(array))
+    return PCA(k, random_state=0, **options).fit(lazily(array))
 
 
-METHODS = {"incremental": incremental, "dask-ml": dask_ml, "all": ours}
+def dask_ml_incremental(array, k):
+    """IncrementalPCA of dask-ml, chunk by chunk."""
+    from dask_ml.decomposition import IncrementalPCA
+
+    rows = min(array.chunks[0], array.shape[0])
+    return IncrementalPCA(k, batch_size=rows, random_state=0).fit(lazily(array))
+
+
+METHODS = {
+    "all": ours,
+    "incremental": incremental,
+    "dask-ml": dask_ml,
+    "dask-ml power": partial(dask_ml, iterated_power=2),
+    "dask-ml tsqr": partial(dask_ml, svd_solver="tsqr"),
+    "dask-ml incremental": dask_ml_incremental,
+}
+
+
+def status(name):
+    """Number of the status of this process, in kB.
+
+    Not ``ru_maxrss``: a process inherits that of the one which started it.
+    """
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name))
 
 
 def main(method, store, k, out):
@@ -78,14 +103,16 @@ def main(method, store, k, out):
     warnings.simplefilter("ignore")
     fit(few, 2, **({"n_columns": 16} if options else {}))
     read[0] = 0
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins again
+    before = status("VmRSS:")
     start = time.process_time()
     model = fit(array, k, **options)
+    seconds, peak = time.process_time() - start, status("VmHWM:")
     np.save(out, np.asarray(model.components_))
     cost = {
-        "seconds": time.process_time() - start,
+        "seconds": seconds,
         "passes": read[0] / array.shape[0],
-        "megabytes": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1e3,
+        "megabytes": (peak - before) / 1e3,
     }
     print(json.dumps(cost))  # noqa: T201
 

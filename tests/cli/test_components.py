@@ -51,6 +51,54 @@ def test_parts_are_added(data: str, here: Path) -> None:
     np.testing.assert_allclose(model.components, PCA(2).fit(rows_of(data)).components_, atol=1e-8)
 
 
+def test_design_plan_and_sketch(data: str, here: Path) -> None:
+    told = answer("design", data, "--task", "pca", "-o", "grid.zarr")
+    assert (told["kind"], told["n_columns"]) == ("grid of second moments", None)
+    for chosen in (["--map", "grid.zarr"], ["--task", "pca"]):
+        assert answer("plan", data, *chosen)["sketch_bytes"] == 16 * 6
+    sketched = ["sketch", data, "--map", "grid.zarr"]
+    assert answer(*sketched, "-o", "m.zarr")["count"] == 6000
+    found = ds.open("m.zarr")
+    assert isinstance(found, ds.SecondMoments)
+    assert found == ds.second_moments(rows_of(data), like=found)
+    answer("sketch", data, "--map", "m.zarr", "-o", "again.zarr")
+    answer("merge", "grid.zarr", "m.zarr", "again.zarr", "-o", "both.zarr")
+    assert ds.open("both.zarr") == found + found
+    answer("sketch", data, "--task", "pca", "-k", 2, "-o", "n.zarr")
+    told = answer("pca", "n.zarr", "-o", "c.zarr")
+    np.testing.assert_allclose(
+        told["explained_variance"], PCA().fit(rows_of(data)).explained_variance_
+    )
+    # a sketch tells its feature map, too
+    answer("sketch", data, "-m", 20, "-o", "s.zarr")
+    answer("sketch", data, "--map", "s.zarr", "-o", "t.zarr")
+    assert ds.open("s.zarr").identical(ds.open("t.zarr"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["design", "DATA", "--task", "pca", "-m", 9], "n_frequencies=9"),
+        (["sketch", "DATA", "--map", "m.zarr", "--by", "g"], "by='g'"),
+        (["sketch", "DATA", "--map", "m.zarr", "--sample", 9], "sample=9"),
+        (["sketch", "DATA", "--map", "c.zarr"], "map='c.zarr'"),
+        (["sketch", "DATA", "--map", "m.zarr", "--nan-policy", "available"], "nan_policy"),
+        (["decode", "m.zarr", "-k", 1], "dask-sketch pca"),
+        (["privatise", "m.zarr", "--epsilon", 1], "dask-sketch pca"),
+        (["polish", "c.zarr", "DATA"], "principal-components"),
+    ],
+)
+def test_moments_take_no_other_command(
+    arguments: list[object], message: str, data: str, here: Path
+) -> None:
+    answer("pca", data, "-o", "c.zarr", "--moments", "m.zarr")
+    given = [data if one == "DATA" else one for one in arguments]
+    assert message in refusal(1, *given, "-o", "other.zarr")
+    assert not (here / "other.zarr").exists()
+    for command in (["diagnose", "c.zarr", "m.zarr"], ["score", data, "c.zarr"]):
+        assert "principal-components" in refusal(1, *command)
+
+
 def test_missing_values(data: str, here: Path) -> None:
     x = rows_of(data)[:1000]
     x[::3, 0] = np.nan

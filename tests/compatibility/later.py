@@ -1,5 +1,5 @@
 """Stored values of kinds that came later: rows, missing values, rounded sums, second moments,
-principal components.
+principal components, quantised phases.
 
 ``later.zip`` and ``later.json`` were made once, by ``python -m compatibility.later`` with ``tests``
 on the path. Cases that are added are appended: what is stored is never made again.
@@ -19,6 +19,7 @@ import dask_sketch as ds
 from compatibility import cases, format_reader
 from dask_sketch.models.principal_components import PrincipalComponents
 from dask_sketch.sketching.moment_grid import MomentGrid
+from dask_sketch.sketching.quantized_phases import quantize_phases
 
 HERE = Path(__file__).parent
 MISSING = cases.samples(23, 300, 6)
@@ -48,6 +49,13 @@ VALUES: dict[str, Any] = {
     "principal-components": lambda: PrincipalComponents(
         [0.5, -2.0, 1e6], [[0.0, 0.6, 0.8], [1.0, 0.0, 0.0]], [1 / 3, 0.25], 0.75, 1 / 6, 0.0625,
         1000, ("a", "b", "c"),
+    ),
+    "quantized-phases": lambda: quantize_phases(
+        cases.with_missing(cases.samples(27, 60, 3)), ds.FeatureMap.from_spec(cases.PLAIN),
+        cases.weights(27, 60), bits=3, seed=2**63 + 5, position=11, nan_policy="omit",
+    ),
+    "second-moments-pairwise": lambda: ds.second_moments(
+        MISSING, like=MomentGrid(np.zeros(6), np.ones(6), pairwise=True), nan_policy="available"
     ),
 }  # fmt: skip
 

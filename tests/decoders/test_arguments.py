@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dask_sketch import Sketch, decode, partial_sketch
+from dask_sketch import Sketch, decode, partial_sketch, second_moments
 from dask_sketch import sketch as ds_sketch
 from dask_sketch.decoders.methods import TABLE, rows_of
 from dask_sketch.decoders.names import METHODS, MODELS
@@ -74,6 +74,8 @@ def test_refuses_bad_arguments(sketch, arguments, message):
 def test_refuses_anything_but_a_sketch_of_samples():
     with pytest.raises(DecodeError, match=r"sketch of type dict.* \.compute\(\)"):
         decode({}, 2)
+    with pytest.raises(DecodeError, match=r"SecondMoments.* SketchPCA"):
+        decode(second_moments(np.eye(3)), 2)
     with pytest.raises(DecodeError, match="total weight 0, 0 samples"):
         decode(Sketch.empty(FeatureMap(2, 50, scale=1.0)), 2)
 

@@ -80,6 +80,8 @@ def test_sketches_without_rows_are_refused():
         compare_rows(sketch_of(rng, sample=100), sketch)
     with pytest.raises(InputError, match="second of type SketchGroup"):
         compare_rows(sketch, partial_sketch(np.ones((2, 2)), MAP, groups=[0, 1]))
+    with pytest.raises(InputError, match="first of type SecondMoments"):
+        compare_rows(ds.second_moments(rng.normal(size=(50, 2))), sketch)
     other = ds.sketch(rng.normal(size=(500, 2)), FeatureMap(2, 64, scale=1.0))
     with pytest.raises(MergeError):
         compare_rows(sketch, other)

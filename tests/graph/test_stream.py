@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inputs import STREAMS
 from strategies import draw_rows, feature_map
 
 import dask_sketch as ds
@@ -42,17 +43,15 @@ def test_weights_and_groups_are_streams_too():
     assert group["bob"].identical(whole["bob"])
 
 
-def test_streams_with_weights_groups_and_missing_values():
+@pytest.mark.parametrize("kind", STREAMS)
+def test_streams_with_weights_groups_and_missing_values(kind, tmp_path):
     x = np.where(np.random.default_rng(7).random(X.shape) < 0.1, np.nan, X)
     w = np.random.default_rng(8).integers(1, 5, N) / 2.0
-    available = {"nan_policy": "available"}
     fm = feature_map(distribution="sparse-sums")
-    expected = ds.partial_sketch(x, fm, w, groups=w, **available)
-    table = pa.Table.from_pandas(pd.DataFrame(x, columns=["a", "b", "c"]).assign(w=w))
-    for blocks, columns in [(cut(x, [10, 40]), (cut(w, [10, 40]), cut(w, [10, 40]))),
-                            (table.to_reader(max_chunksize=7), ("w", "w"))]:  # fmt: skip
-        found = ds.sketch(blocks, fm, columns[0], groups=columns[1], **available)
-        assert found.identical(expected)
+    blocks, weights, options = STREAMS[kind](x, w, tmp_path)
+    groups = STREAMS[kind](x, w, tmp_path)[1]
+    found = ds.sketch(blocks, fm, weights, groups=groups, nan_policy="available", **options)
+    assert found.identical(ds.partial_sketch(x, fm, w, groups=w, nan_policy="available"))
 
 
 def test_names_are_those_of_each_block():
