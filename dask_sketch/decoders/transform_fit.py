@@ -298,7 +298,18 @@ def _covariance(target: Target, fit: Fit) -> Array:
 def _is_weighable(sketch: Sketch, n_components: int) -> bool:
     """Whether the covariance of the entries is that of complete rows, and fits the effort."""
     plain = sketch.missing is None and sketch.added_variance == 0.0
-    return plain and n_components * sketch.feature_map.n_frequencies**2 <= _MAX_WEIGHTED
+    return plain and n_components <= max_weighted(sketch.feature_map.n_frequencies)
+
+
+def max_weighted(n_frequencies: int) -> int:
+    """Largest number of components whose fit is weighted by the noise of the sketch, and tested.
+
+    Parameters
+    ----------
+    n_frequencies
+        Number of frequencies of the sketch.
+    """
+    return _MAX_WEIGHTED // n_frequencies**2
 
 
 def refine(

@@ -34,6 +34,7 @@ from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.density import RowDensity
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.model import StandardErrors
+from dask_sketch.models.open import AnyModel
 from dask_sketch.validation.choices import rank_of, uses_matrices
 from dask_sketch.validation.threads import SERIAL
 
@@ -289,9 +290,9 @@ def _family(model: GaussianMixture) -> str:
     return "gaussian" if model.decoding is None else model.decoding.model
 
 
-def count_parameters(model: GaussianMixture | Centroids) -> int:
+def count_parameters(model: AnyModel) -> int:
     """Number of free parameters; the weights sum to one."""
-    if isinstance(model, GaussianMixture):
+    if not isinstance(model, Centroids):
         return model.n_parameters
     return model.n_components * (1 + model.n_features) - 1
 

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
-import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 
-from dask_sketch.decoders.arguments import without_few_rows
-from dask_sketch.decoders.atoms import count_shapes
-from dask_sketch.decoders.calibrated_sample import calibrate
-from dask_sketch.decoders.decode import decode
 from dask_sketch.decoders.efficient import Overidentification
-from dask_sketch.decoders.misfit import SUSPECT, mean_log_likelihood
+from dask_sketch.decoders.misfit import SUSPECT
 from dask_sketch.decoders.names import TRANSFORMS
+from dask_sketch.diagnostics.candidates import LATENT_CLASSES, Candidates, close_in, require_mixture
 from dask_sketch.diagnostics.fit import require_model, require_sketch
-from dask_sketch.diagnostics.linearization import count_parameters, overidentify
+from dask_sketch.diagnostics.linearization import count_parameters
 from dask_sketch.diagnostics.mmd import (
     N_POINTS,
     Discrepancy,
@@ -32,13 +27,15 @@ from dask_sketch.display.plots import SelectionPlots
 from dask_sketch.display.text import text_table
 from dask_sketch.errors import InputError
 from dask_sketch.models.centroids import Centroids
-from dask_sketch.models.density import rounding_variances
 from dask_sketch.models.gaussian_mixture import GaussianMixture
-from dask_sketch.models.mixture import information_criterion
-from dask_sketch.models.open import gaussian_or_centroids
+from dask_sketch.models.open import AnyModel
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
-from dask_sketch.validation.choices import MAX_SOLVABLE, CovarianceTypes, listed_types, named_types
+from dask_sketch.validation.choices import (
+    CovarianceTypes,
+    listed_types,
+    named_types,
+)
 from dask_sketch.validation.threads import one_blas_thread
 from dask_sketch.validation.warn import warn_user
 
@@ -49,15 +46,17 @@ CRITERIA: tuple[str, ...] = get_args(Criterion)
 # draws: three are selected in 32, 39 and 40 draws at n = 5000, 20,000 and 100,000; with one
 # deviation, in 30, 36 and 37.
 _WITHIN = 2.0
+_WITH_ROWS = "Sketch with sample=True, or leave criterion out where the sketch carries rows."
+# Remedies where no number of components explains a sketch, by the family of the mixtures.
+_REMEDIES = {
+    None: "Sketch with sample=True, or give a held-out sketch.",
+    "alpha-stable": "Decode with replicates=5, or another model.",
+}
 _LABELS = {
     "heldout": ("held-out discrepancy", "MMD^2"),
     "overidentification": ("overidentification statistic with a penalty", "criterion"),
     "likelihood": ("BIC of the calibrated rows", "criterion"),
 }
-# Numbers of components that are tried first, and the number of failures in a row that end them.
-_GROWTH, _MAX_FAILED = 1.4, 2
-_FAR = 30.0  # noise levels of a cost that noise does not explain, without a test
-_PER_PARAMETER = 2  # frequencies for each parameter of the largest mixture that is tried
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ class RankedModel:
         Test of whether the data is such a mixture; None where the likelihood decides without it.
     """
 
-    model: GaussianMixture | Centroids
+    model: AnyModel
     index: int
     n_parameters: int
     value: float
@@ -117,7 +116,7 @@ class ModelSelection:
     criterion: str = "heldout"
 
     @property
-    def model(self) -> GaussianMixture | Centroids:
+    def model(self) -> AnyModel:
         """Selected model."""
         return self.selected.model
 
@@ -126,7 +125,7 @@ class ModelSelection:
         """Plots (extra ``plot``): ``selection.plot.criterion()``."""
         curves: dict[str, tuple[list[float], list[float]]] = {}
         for entry in sorted(self.ranking, key=lambda entry: entry.model.n_components):
-            name = getattr(entry.model, "covariance_type", "centroids")
+            name = getattr(entry.model, "covariance_type", _noun(entry.model))
             numbers, values = curves.setdefault(name, ([], []))
             numbers.append(entry.model.n_components)
             values.append(entry.excess)
@@ -215,11 +214,16 @@ def select_model(
     - ``"overidentification"``, for a sketch: the statistic ``J`` of the mixture nearest to the
       sketch (:func:`diagnose`), less its degrees of freedom, plus ``p (ln n - 1)`` with ``p``
       parameters. It is that of Andrews and Lu, ``J - (2 m - p) ln n``, up to a constant, and
-      consistent if the data is a mixture of Gaussians.
+      consistent if the data is such a mixture.
     - ``"likelihood"``, for a sketch with random rows: the Bayesian information criterion of the
-      calibrated rows (:func:`calibrate`), with their effective number. Values count as rounded
-      to the median gap between distinct ones, so that repeated values are no components. The
-      statistic ``J`` is not computed where it decides nothing.
+      calibrated rows (:func:`calibrate`), with their effective number. Values of Gaussians count as
+      rounded to the median gap between distinct ones, so that repeated values are no components.
+      The statistic ``J`` is not computed where it decides nothing.
+
+    A sketch of directions (``normalize=True``) is decoded to von Mises-Fisher mixtures, one with
+    categories to latent classes, and any other one with ``model="alpha-stable"`` to heavy tails.
+    Their statistic is that of the fit to the sums, without random rows, which alpha-stable mixtures
+    never use.
 
     Parameters
     ----------
@@ -236,14 +240,15 @@ def select_model(
         grow by factors, as long as the criterion falls and there are two frequencies for each
         parameter, and then close in on the best.
     covariance_types
-        Types of the covariances to decode from the sketch, see :func:`decode`, such as
+        Types of the covariances of Gaussians to decode from the sketch, see :func:`decode`, such as
         ``("diag", ("low-rank", 3))``.
     criterion
         Name of the criterion. By default ``"heldout"`` with a held-out sketch; otherwise
         ``"likelihood"`` where the sketch carries all rows; otherwise ``"overidentification"``,
-        unless no candidate explains the sketch, and it carries rows for ``"likelihood"``.
+        unless no candidate explains the sketch, and it carries rows for ``"likelihood"``. Of
+        directions and latent classes ``"likelihood"`` wherever the sketch carries rows.
     options
-        Further arguments of :func:`decode`, such as ``replicates`` and ``threads``.
+        Further arguments of :func:`decode`, such as ``model``, ``replicates`` and ``threads``.
 
     Returns
     -------
@@ -254,8 +259,8 @@ def select_model(
     Raises
     ------
     InputError
-        If there is no model, an argument does not suit the others, the sketch is too small, or
-        numbers of features differ.
+        If there is no model, an argument does not suit the others, the sketch is too small, numbers
+        of features differ, or a criterion cannot be computed.
     DecodeError
         If a number of components that was given cannot be decoded.
 
@@ -285,7 +290,6 @@ def select_model(
     if criterion is not None and criterion not in CRITERIA:
         raise InputError(f"criterion={criterion!r}: choose one of {', '.join(CRITERIA)}.")
     if isinstance(models, Sketch):
-        gaussian_or_centroids("select_model", models)
         return _select_from_sketch(
             models, heldout, seed, n_components, covariance_types, criterion, options
         )
@@ -341,100 +345,6 @@ def _select_by_heldout(
     return ModelSelection(ranking, min(as_good, key=lambda entry: entry.n_parameters))
 
 
-@dataclass
-class _Candidate:
-    """Model decoded from a sketch, its criterion of the rows, and the warnings of its decoding."""
-
-    model: GaussianMixture
-    by_rows: float
-    caught: list[warnings.WarningMessage]
-    test: Overidentification | None = None  # made where it decides: it may take long
-
-
-class _Candidates:
-    """Models of one sketch, decoded on demand.
-
-    Parameters
-    ----------
-    sketch
-        Sketch.
-    criterion
-        Name of a criterion, or None.
-    options
-        Arguments of the decoder.
-    """
-
-    def __init__(self, sketch: Sketch, criterion: str | None, options: dict[str, Any]):
-        sketch = without_few_rows(sketch)
-        self.sketch, self._criterion, self._options = sketch, criterion, options
-        self.found: dict[tuple[str, int], _Candidate] = {}
-        has_rows = sketch.sample is not None and len(sketch.sample) > 0
-        self._rows = calibrate(sketch) if has_rows else None
-        if criterion == "likelihood" and self._rows is None:
-            raise InputError(
-                "criterion='likelihood' with a sketch without random rows: sketch with "
-                "sample=True, or leave it out.",
-                parameter="criterion",
-            )
-
-    def decode(self, covariance_type: str, n_components: int) -> None:
-        """Decode a mixture, unless it was decoded before."""
-        if (covariance_type, n_components) in self.found:
-            return
-        with warnings.catch_warnings(record=True) as caught:  # of models that may be rejected
-            warnings.simplefilter("always")
-            given = self._options.get("model") is not None and covariance_type == "diag"
-            model = decode(
-                self.sketch, n_components, **self._options,
-                covariance_type=None if given else covariance_type,  # the model implies it
-            )  # fmt: skip
-            _require_mixture(self._options, isinstance(model, GaussianMixture))
-            assert isinstance(model, GaussianMixture)
-        by_rows = np.inf
-        if self._rows is not None:
-            n = self._rows.effective_count
-            rows = np.asarray(self._rows.rows, dtype=np.float64)
-            rounding = rounding_variances(rows)
-            shapes = model.covariance_matrices + np.diag(rounding)
-            if covariance_type in ("diag", "spherical"):
-                shapes = model.variances + rounding
-            mixture = model.weights, model.means, shapes
-            total = n * mean_log_likelihood(rows, self._rows.weights, mixture)
-            by_rows = information_criterion("bic", total, n, model.n_parameters)
-        self.found[covariance_type, n_components] = _Candidate(model, by_rows, list(caught))
-
-    def test(self, candidate: _Candidate) -> Overidentification:
-        """Overidentification test of a model, unless it was made before."""
-        if candidate.test is None:
-            with one_blas_thread():
-                candidate.test = overidentify(candidate.model, self.sketch)
-        return candidate.test
-
-    def _is_explained(self, candidate: _Candidate) -> bool:
-        """Whether noise explains the distance from the sketch."""
-        found = candidate.model.decoding
-        is_far = found is not None and found.cost > _FAR * found.noise_level
-        return not is_far and self.test(candidate).excess <= SUSPECT
-
-    @property
-    def criterion(self) -> str:
-        """Name of the criterion for the models so far."""
-        if self._criterion is not None:
-            return self._criterion
-        by_rows = self._rows is not None and (
-            self.sketch.holds_all_rows or not any(map(self._is_explained, self.found.values()))
-        )
-        return "likelihood" if by_rows else "overidentification"
-
-    def value(self, candidate: _Candidate) -> float:
-        """Value of the criterion."""
-        if self.criterion == "likelihood":
-            return candidate.by_rows
-        test = self.test(candidate)
-        penalty = float(np.log(self.sketch.effective_count)) - 1.0  # of each parameter
-        return test.statistic - test.freedom + candidate.model.n_parameters * penalty
-
-
 def _select_from_sketch(
     sketch: Sketch,
     heldout: Sketch | None,
@@ -444,25 +354,35 @@ def _select_from_sketch(
     criterion: str | None,
     options: dict[str, Any],
 ) -> ModelSelection:
-    types = _checked_types(covariance_types, options)
+    family = _family(sketch, options)
+    types = _checked_types(covariance_types, options, family)
     numbers = None if n_components is None else _checked_numbers(n_components)
     if criterion == "heldout" and heldout is None:
         raise InputError("criterion='heldout' without heldout: give a held-out sketch.")
     by_heldout = criterion == "heldout" or (criterion is None and heldout is not None)
+    if by_heldout and family is not None:
+        raise InputError(
+            f"heldout with model={family!r}: held-out sketches compare Gaussians and centroids. "
+            "Leave it out; or compare score(x) of held-out rows.",
+            parameter="heldout",
+        )
     if by_heldout and numbers is None:
         raise InputError(
             "n_components=None with heldout: give the numbers of components, such as range(1, 11).",
             parameter="n_components",
         )
-    candidates = _Candidates(sketch, None if by_heldout else criterion, options | {"seed": seed})
+    candidates = Candidates(
+        sketch, family, None if by_heldout else criterion, options | {"seed": seed}
+    )
     for kind in types:
         if numbers is None:
-            _close_in(candidates, kind)
+            close_in(candidates, kind)
         for number in numbers or ():
             candidates.decode(kind, number)
     found = list(candidates.found.values())
     if by_heldout:
-        chosen = _select_by_heldout([each.model for each in found], heldout, seed)
+        models: list[Any] = [each.model for each in found]
+        chosen = _select_by_heldout(models, heldout, seed)
         ranking = tuple(
             replace(entry, overidentification=candidates.test(found[entry.index]))
             for entry in chosen.ranking
@@ -489,58 +409,37 @@ def _checked_numbers(n_components: Iterable[int]) -> list[int]:
     return numbers
 
 
-def _checked_types(covariance_types: CovarianceTypes, options: dict[str, Any]) -> list[str]:
+def _family(sketch: Sketch, options: dict[str, Any]) -> str | None:
+    """Family of the mixtures of a sketch; None for Gaussians."""
+    if sketch.feature_map.categories is not None:
+        return LATENT_CLASSES
+    model: str | None = options.get("model")
+    if model is None and sketch.feature_map.normalize:
+        return "von-mises-fisher"
+    return model if model in TRANSFORMS else None
+
+
+def _checked_types(
+    covariance_types: CovarianceTypes, options: dict[str, Any], family: str | None
+) -> list[str]:
+    """Names of covariance types, or that of another family."""
     types = named_types(covariance_types)
     if not types:
         raise InputError(f"covariance_types={covariance_types!r}: give some of {listed_types()}.")
     if options.get("start") is not None:
         raise InputError("start with a sketch of which a number is selected: leave it out.")
-    _require_mixture(options, options.get("model") not in ("dirac", *TRANSFORMS))
-    return types
-
-
-def _require_mixture(options: dict[str, Any], is_mixture: bool) -> None:
-    if not is_mixture:
+    require_mixture(options, options.get("model") != "dirac")
+    if family is None:
+        return types
+    if types != ["diag"]:
         raise InputError(
-            f"model={options.get('model')!r} with a sketch: only numbers of Gaussians are tested; "
-            "decode each, and give the models and a held-out sketch.",
-            parameter="model",
+            f"covariance_types={covariance_types!r} with model={family!r}: only Gaussians have "
+            "covariances of several types; leave it out."
         )
+    return [family]
 
 
-def _close_in(candidates: _Candidates, kind: str) -> None:
-    """Decode growing numbers of components, then those around the best."""
-    d, m = candidates.sketch.feature_map.n_features, candidates.sketch.feature_map.n_frequencies
-    family = {"diag": "gaussian", "tied": "gaussian", "spherical": "isotropic"}.get(kind, kind)
-    each = 1 + d + count_shapes(family, d)
-    most = m // (_PER_PARAMETER * each), MAX_SOLVABLE // each, candidates.sketch.count
-    largest = max(min(most), 1)
-
-    def value(number: int) -> float:
-        candidates.decode(kind, number)
-        return candidates.value(candidates.found[kind, number])
-
-    tried, failed = [1], 0
-    value(1)
-    while tried[-1] < largest and failed < _MAX_FAILED:
-        tried.append(min(max(tried[-1] + 1, int(_GROWTH * tried[-1])), largest))
-        failed = 0 if value(tried[-1]) <= min(map(value, tried)) else failed + 1
-    _halve(tried, value)
-
-
-def _halve(tried: list[int], value: Callable[[int], float]) -> None:
-    """Evaluate numbers between the best and its neighbours until none is left."""
-    while True:
-        tried.sort()
-        at = tried.index(min(tried, key=value))
-        gaps = [pair for pair in itertools.pairwise(tried) if tried[at] in pair]
-        between = [(low + high) // 2 for low, high in gaps if high > low + 1]
-        if not between:
-            return
-        tried += between
-
-
-def _ranked(candidates: _Candidates) -> ModelSelection:
+def _ranked(candidates: Candidates) -> ModelSelection:
     found = list(candidates.found.values())
     values = [candidates.value(each) for each in found]
     lowest = min(values)
@@ -548,7 +447,7 @@ def _ranked(candidates: _Candidates) -> ModelSelection:
         RankedModel(
             model=found[index].model,
             index=index,
-            n_parameters=found[index].model.n_parameters,
+            n_parameters=count_parameters(found[index].model),
             value=values[index],
             excess=values[index] - lowest,
             excess_deviation=0.0,
@@ -560,7 +459,7 @@ def _ranked(candidates: _Candidates) -> ModelSelection:
 
 
 def _warn_of_selection(
-    candidates: _Candidates, result: ModelSelection, numbers: list[int] | None
+    candidates: Candidates, result: ModelSelection, numbers: list[int] | None
 ) -> None:
     test = result.selected.overidentification
     k = result.model.n_components
@@ -568,8 +467,8 @@ def _warn_of_selection(
         warn_user(
             f"no number of components explains the sketch: {k} leave an overidentification "
             f"statistic of {test.statistic:,.0f}, where a mixture leaves {test.freedom:,.0f} ± "
-            f"{test.deviation:,.0f}. The data is no such mixture of Gaussians, and the criterion "
-            "prefers ever more components. Sketch with sample=True, or give a held-out sketch."
+            f"{test.deviation:,.0f}. The data is no such mixture, and the criterion prefers ever "
+            f"more components. {_REMEDIES.get(candidates.family, _WITH_ROWS)}"
         )
     elif numbers is not None and len(numbers) > 1 and k == numbers[-1]:
         warn_user(
@@ -588,9 +487,15 @@ def _cells(entry: RankedModel) -> tuple[str, ...]:
     return value, excess, f"{test.statistic:,.0f}", f"{test.freedom:,.0f}", f"{test.p_value:.2g}"
 
 
-def _name(model: GaussianMixture | Centroids) -> str:
-    kind = "Centroids" if isinstance(model, Centroids) else "GaussianMixture"
+def _noun(model: AnyModel) -> str:
+    """Name of the family of a model in a picture."""
+    if isinstance(model, Centroids):
+        return "centroids"
+    return type(model).__name__ if model.decoding is None else model.decoding.model
+
+
+def _name(model: AnyModel) -> str:
     own = getattr(model, "covariance_type", "diag")
     own = "" if own == "diag" else f", {own}"
     how = "" if model.decoding is None else f", {model.decoding.method}"
-    return f"{kind} of {model.n_components}{own}{how}"
+    return f"{type(model).__name__} of {model.n_components}{own}{how}"

@@ -44,6 +44,7 @@ from dask_sketch.validation.warn import warn_user
 # Frequencies up to which there are ten for each parameter of latent classes, and else five. With
 # ten, probabilities are within 2 standard errors of those of EM. Moments of more are not weighted.
 _WEIGHTED = 2000
+_LEAST_SHARE = 0.4  # of the default number for covariance matrices, below which there are too few
 _UNLIKE = 30.0  # ratio of standard deviations from which features are not in one unit
 _HUGE = 1e150  # bound of values, and inverse bound of ranges: squares are float64 numbers
 
@@ -429,12 +430,14 @@ def _choose_n_frequencies(
     needed = default_n_frequencies(n_features, n_components, task, covariance_type)
     if n_frequencies is None:
         return needed
-    if n_frequencies < needed:
-        rule = "5(2d+1)K" if task == "mixture" else "5(d+1)K"
-        if needed != default_n_frequencies(n_features, n_components, task):
-            rule = f"5 for each parameter of covariance_type={covariance_type!r}"
+    least = default_n_frequencies(n_features, n_components, task)
+    rule = "5(2d+1)K" if task == "mixture" else "5(d+1)K"
+    if needed > least:
+        least = max(least, round(_LEAST_SHARE * needed))
+        rule = f"2 for each parameter of covariance_type={covariance_type!r}"
+    if n_frequencies < least:
         warn_user(
-            f"n_frequencies={n_frequencies} is under {rule} = {needed} for {n_components} "
+            f"n_frequencies={n_frequencies} is under {rule} = {least} for {n_components} "
             f"components of {n_features} features: estimates may fail. Take {needed} or more."
         )
     return n_frequencies

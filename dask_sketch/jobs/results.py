@@ -157,7 +157,8 @@ def decode_model(
     options = settings_of(table, job.job.seed) | {"progress": progress}
     if isinstance(n_components, str):  # "auto"
         types = (options.pop("covariance_type", "diag"),)
-        return DecodedModel(select_model(total, covariance_types=types, **options).model, "cold")
+        selected = select_model(total, covariance_types=types, **options).model
+        return DecodedModel(gaussian_or_centroids("a job", selected), "cold")
     start = None
     if isinstance(last, GaussianMixture) and _can_start(table, last, total):
         start = last

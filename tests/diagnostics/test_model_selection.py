@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from dask_sketch import (
@@ -18,7 +19,13 @@ from dask_sketch import (
     sketch,
 )
 from dask_sketch.errors import InputError
-from dask_sketch.models import GaussianMixture, random_mixture
+from dask_sketch.models import (
+    AlphaStableMixture,
+    GaussianMixture,
+    LatentClassMixture,
+    VonMisesFisherMixture,
+    random_mixture,
+)
 
 MAP = FeatureMap(2, 150, scale=1.0)
 
@@ -239,3 +246,75 @@ def test_arguments_of_a_search_need_a_sketch() -> None:
     for options in ({"n_components": [2]}, {"criterion": "likelihood"}, {"replicates": 2}):
         with pytest.raises(InputError, match=next(iter(options))):
             select_model([truth], sketch_of(truth, 100, 0), **options)
+
+
+def directions(n: int) -> np.ndarray:
+    """Directions of two components in the plane."""
+    truth = VonMisesFisherMixture([0.6, 0.4], [[1.0, 0.0], [0.0, 1.0]], [30.0, 10.0])
+    return truth.sample(n, seed=0)
+
+
+@pytest.fixture(scope="module")
+def of_directions() -> Sketch:
+    x = directions(5000)
+    return sketch(x, design(x, n_components=2, normalize=True), sample=2000)
+
+
+def test_numbers_of_mixtures_of_directions(of_directions: Sketch) -> None:
+    choice = select_model(of_directions.without_sample(), n_components=[1, 2, 3], threads=1)
+    assert choice.criterion == "overidentification"
+    assert isinstance(choice.model, VonMisesFisherMixture)
+    assert choice.model.n_components == 2
+    test = choice.selected.overidentification
+    assert test is not None
+    assert test.p_value > 1e-3
+    assert choice.ranking[-1].model.n_components == 1
+    values = choice.as_dict()["candidates"][0]
+    assert (values["covariance_type"], values["n_parameters"]) == (None, 2 * 3 - 1)
+    assert "VonMisesFisherMixture of 2" in repr(choice)
+
+
+def test_rows_decide_about_directions_where_there_are_any(of_directions: Sketch) -> None:
+    choice = select_model(of_directions, n_components=[1, 2, 3], threads=1)
+    assert (choice.criterion, choice.model.n_components) == ("likelihood", 2)
+    found = select_model(of_directions, n_components=[2], criterion="overidentification")
+    assert found.ranking[0].overidentification is not None
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_numbers_of_latent_classes(rows: bool, rng: np.random.Generator) -> None:
+    chance = np.array([[0.9, 0.8, 0.1, 0.8, 0.9], [0.1, 0.3, 0.8, 0.2, 0.1]])
+    of_class = rng.integers(2, size=2000)
+    codes = (rng.random((2000, 5)) < chance[of_class]).astype(int)
+    frame = pd.DataFrame({f"c{i}": pd.Categorical(codes[:, i]) for i in range(5)})
+    data = sketch(frame, design(frame, n_components=3), sample=rows or False)
+    found = data if isinstance(data, Sketch) else data.compute()
+    choice = select_model(found, n_components=None if rows else [1, 2, 3], threads=1)
+    assert choice.criterion == ("likelihood" if rows else "overidentification")
+    assert isinstance(choice.model, LatentClassMixture)
+    assert choice.model.n_components == 2
+    assert "LatentClassMixture of 2" in repr(choice)
+
+
+def test_numbers_of_heavy_tails_need_no_rows() -> None:
+    truth = AlphaStableMixture([0.6, 0.4], [[-6.0], [6.0]], [[1.0], [1.0]], [1.6, 1.4])
+    x = truth.sample(20_000, seed=1)
+    inside = np.clip(x, *np.quantile(x, [0.02, 0.98], axis=0))
+    data = sketch(x, design(inside, n_components=2), sample=2000)
+    options: dict[str, Any] = {"model": "alpha-stable", "threads": 1}
+    choice = select_model(data, n_components=[1, 2, 3], **options)
+    assert choice.criterion == "overidentification"
+    assert choice.model.n_components == 2
+    with pytest.raises(InputError, match=r"criterion='likelihood'.*alpha-stable"):
+        select_model(data, criterion="likelihood", **options)
+
+
+def test_what_does_not_suit_another_family_is_refused(of_directions: Sketch) -> None:
+    with pytest.raises(InputError, match=r"covariance_types=\['full'\].*von-mises-fisher"):
+        select_model(of_directions, covariance_types=["full"])
+    with pytest.raises(InputError, match=r"heldout.*von-mises-fisher"):
+        select_model(of_directions, of_directions, n_components=[2])
+    x = directions(300)
+    many = sketch(x, design(x, n_components=2, n_frequencies=1100, normalize=True), sample=False)
+    with pytest.raises(InputError, match=r"n_components=4.*1,100"):
+        select_model(many, n_components=[4])

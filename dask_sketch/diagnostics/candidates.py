@@ -1,0 +1,269 @@
+"""Decode mixtures of several numbers of components from a sketch, with their criteria."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dask_sketch.decoders.arguments import without_few_rows
+from dask_sketch.decoders.atoms import count_shapes
+from dask_sketch.decoders.calibrated_sample import CalibratedSample, calibrate
+from dask_sketch.decoders.decode import decode
+from dask_sketch.decoders.efficient import Overidentification
+from dask_sketch.decoders.misfit import SUSPECT, mean_log_likelihood
+from dask_sketch.decoders.names import TRANSFORMS
+from dask_sketch.decoders.transform_fit import max_weighted
+from dask_sketch.diagnostics.linearization import count_parameters, overidentify
+from dask_sketch.errors import InputError
+from dask_sketch.models.centroids import Centroids
+from dask_sketch.models.density import rounding_variances
+from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.models.mixture import information_criterion
+from dask_sketch.models.open import AnyModel
+from dask_sketch.models.von_mises_fisher import VonMisesFisherMixture
+from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.validation.arrays import unit_rows
+from dask_sketch.validation.choices import MAX_SOLVABLE, uses_matrices
+from dask_sketch.validation.threads import one_blas_thread
+
+# Numbers of components that are tried first, and the number of failures in a row that end them.
+_GROWTH, _MAX_FAILED = 1.4, 2
+_FAR = 30.0  # noise levels of a cost that noise does not explain, without a test
+_PER_PARAMETER = 2  # frequencies for each parameter of the largest mixture that is tried
+_WITH_ROWS = "A sketch with random rows has criterion='likelihood'."
+LATENT_CLASSES = "latent-classes"  # family of a sketch with categories
+
+
+@dataclass
+class Candidate:
+    """Model decoded from a sketch, its criterion of the rows, and the warnings of its decoding."""
+
+    model: AnyModel
+    by_rows: float
+    caught: list[warnings.WarningMessage]
+    test: Overidentification | None = None  # made where it decides: it may take long
+
+
+class Candidates:
+    """Models of one sketch, decoded on demand.
+
+    Parameters
+    ----------
+    sketch
+        Sketch.
+    family
+        Family of mixtures that are no Gaussians, or None.
+    criterion
+        Name of a criterion, or None.
+    options
+        Arguments of the decoder.
+    """
+
+    def __init__(
+        self, sketch: Sketch, family: str | None, criterion: str | None, options: dict[str, Any]
+    ):
+        sketch = without_few_rows(sketch)
+        has_rows = sketch.sample is not None and len(sketch.sample) > 0
+        if family == "alpha-stable" and criterion == "likelihood":
+            raise InputError(
+                f"criterion={criterion!r} with model={family!r}: heavy tails are fitted to sums, "
+                "without rows. Leave it out.",
+                parameter="criterion",
+            )
+        if family is not None:
+            usable = has_rows and family != "alpha-stable"
+            criterion = criterion or ("likelihood" if usable else "overidentification")
+            if family != LATENT_CLASSES:
+                options = options | {"model": family}
+            if criterion == "overidentification":
+                sketch, has_rows = sketch.without_sample(), False
+                if family == LATENT_CLASSES:  # whose statistic is that of this refinement
+                    options = options | {"refine": "efficient"}
+        self.sketch, self.family = sketch, family
+        self._criterion, self._options = criterion, options
+        self.found: dict[tuple[str, int], Candidate] = {}
+        self._rows = calibrate(sketch) if has_rows else None
+        if criterion == "likelihood" and self._rows is None:
+            raise InputError(
+                "criterion='likelihood' with a sketch without random rows: sketch with "
+                "sample=True, or leave it out.",
+                parameter="criterion",
+            )
+
+    def decode(self, kind: str, n_components: int) -> None:
+        """Decode a mixture of a type or family, unless it was decoded before."""
+        if (kind, n_components) in self.found:
+            return
+        covariance_type: str | None = kind
+        if self.family is not None and self.criterion == "overidentification":
+            self._require_statistic(self.family, n_components)
+        with warnings.catch_warnings(record=True) as caught:  # of models that may be rejected
+            warnings.simplefilter("always")
+            given = self._options.get("model") is not None and kind == "diag"
+            if given or self.family is not None:  # the model implies it
+                covariance_type = None
+            model: AnyModel = decode(
+                self.sketch, n_components, **self._options, covariance_type=covariance_type
+            )
+            require_mixture(self._options, not isinstance(model, Centroids))
+        by_rows = np.inf
+        if self._rows is not None:
+            n = self._rows.effective_count
+            total = n * _mean_log_likelihood(model, self._rows)
+            by_rows = information_criterion("bic", total, n, count_parameters(model))
+        self.found[kind, n_components] = Candidate(model, by_rows, list(caught))
+
+    def _require_statistic(self, family: str, n_components: int) -> None:
+        """Raise an error for a fit whose residual the decoder does not test."""
+        m = self.sketch.feature_map.n_frequencies
+        if self.sketch.missing is not None or self.sketch.privacy is not None:
+            reason, remedy = "with missing values or added noise", "sketch complete rows"
+        elif family in TRANSFORMS and n_components > max_weighted(m):
+            reason = f"with {m:,} frequencies"
+            remedy = f"give at most {max_weighted(m)}, or sketch with fewer frequencies"
+        else:
+            return
+        raise InputError(
+            f"n_components={n_components} with model={family!r} and criterion="
+            f"'overidentification': the statistic is not computed {reason}; {remedy}. "
+            f"{'' if family == 'alpha-stable' else _WITH_ROWS}".strip(),
+            parameter="n_components",
+        )
+
+    def test(self, candidate: Candidate) -> Overidentification:
+        """Overidentification test of a model, unless it was made before."""
+        if candidate.test is None:
+            if isinstance(candidate.model, GaussianMixture):
+                with one_blas_thread():
+                    candidate.test = overidentify(candidate.model, self.sketch)
+            else:
+                candidate.test = _recorded_test(candidate.model)
+        return candidate.test
+
+    def largest(self, each: int) -> int:
+        """Largest number of components to try, with so many parameters each."""
+        m = self.sketch.feature_map.n_frequencies
+        most = [m // (_PER_PARAMETER * each), MAX_SOLVABLE // each, self.sketch.count]
+        if self.family in TRANSFORMS and self.criterion == "overidentification":
+            most.append(max_weighted(m))
+        return max(min(most), 1)
+
+    def _is_explained(self, candidate: Candidate) -> bool:
+        """Whether noise explains the distance from the sketch."""
+        found = candidate.model.decoding
+        is_far = found is not None and found.cost > _FAR * found.noise_level
+        return not is_far and self.test(candidate).excess <= SUSPECT
+
+    @property
+    def criterion(self) -> str:
+        """Name of the criterion for the models so far."""
+        if self._criterion is not None:
+            return self._criterion
+        by_rows = self._rows is not None and (
+            self.sketch.holds_all_rows or not any(map(self._is_explained, self.found.values()))
+        )
+        return "likelihood" if by_rows else "overidentification"
+
+    def value(self, candidate: Candidate) -> float:
+        """Value of the criterion."""
+        if self.criterion == "likelihood":
+            return candidate.by_rows
+        test = self.test(candidate)
+        penalty = float(np.log(self.sketch.effective_count)) - 1.0  # of each parameter
+        return test.statistic - test.freedom + count_parameters(candidate.model) * penalty
+
+
+def _mean_log_likelihood(model: AnyModel, sample: CalibratedSample) -> float:
+    """Mean log-density of calibrated rows; of Gaussians, of rows that may be rounded."""
+    rows = np.asarray(sample.rows, dtype=np.float64)
+    if not isinstance(model, GaussianMixture):
+        assert not isinstance(model, Centroids)  # no candidate
+        if isinstance(model, VonMisesFisherMixture):
+            rows = unit_rows(rows)
+        return float(sample.weights @ model.density().log_total(rows))
+    rounding = rounding_variances(rows)
+    if uses_matrices(model.covariance_type):
+        shapes = model.covariance_matrices + np.diag(rounding)
+    else:
+        shapes = model.variances + rounding
+    return mean_log_likelihood(rows, sample.weights, (model.weights, model.means, shapes))
+
+
+def _recorded_test(model: AnyModel) -> Overidentification:
+    """Test that the decoder of a mixture of another family made."""
+    record = model.decoding
+    assert record is not None  # it was decoded
+    if record.overidentification is None or record.freedom is None:
+        raise InputError(
+            f"n_components={model.n_components}: the sketch has too few frequencies for the "
+            "statistic of criterion='overidentification'. Sketch with more, or give smaller "
+            "n_components.",
+            parameter="n_components",
+        )
+    deviation = float(np.sqrt(2.0 * max(record.freedom, 1.0)))
+    return Overidentification(record.overidentification, record.freedom, deviation)
+
+
+def require_mixture(options: dict[str, Any], is_mixture: bool) -> None:
+    """Raise an error for a model of a sketch that is no mixture.
+
+    Parameters
+    ----------
+    options
+        Arguments of the decoder, with the name of the model.
+    is_mixture
+        Whether the model is a mixture.
+    """
+    if not is_mixture:
+        raise InputError(
+            f"model={options.get('model')!r} with a sketch: only numbers of components of mixtures "
+            "are tested; decode each, and give the models and a held-out sketch.",
+            parameter="model",
+        )
+
+
+def close_in(candidates: Candidates, kind: str) -> None:
+    """Decode growing numbers of components, then those around the best.
+
+    Parameters
+    ----------
+    candidates
+        Models of one sketch, to which these are added.
+    kind
+        Covariance type, or family of mixtures that are no Gaussians.
+    """
+    d = candidates.sketch.feature_map.n_features
+
+    def value(number: int) -> float:
+        candidates.decode(kind, number)
+        return candidates.value(candidates.found[kind, number])
+
+    tried, failed = [1], 0
+    value(1)
+    if candidates.family is None:
+        family = {"diag": "gaussian", "tied": "gaussian", "spherical": "isotropic"}.get(kind, kind)
+        each = 1 + d + count_shapes(family, d)
+    else:
+        each = 1 + count_parameters(candidates.found[kind, 1].model)
+    largest = candidates.largest(each)
+    while tried[-1] < largest and failed < _MAX_FAILED:
+        tried.append(min(max(tried[-1] + 1, int(_GROWTH * tried[-1])), largest))
+        failed = 0 if value(tried[-1]) <= min(map(value, tried)) else failed + 1
+    _halve(tried, value)
+
+
+def _halve(tried: list[int], value: Callable[[int], float]) -> None:
+    """Evaluate numbers between the best and its neighbours until none is left."""
+    while True:
+        tried.sort()
+        at = tried.index(min(tried, key=value))
+        gaps = [pair for pair in itertools.pairwise(tried) if tried[at] in pair]
+        between = [(low + high) // 2 for low, high in gaps if high > low + 1]
+        if not between:
+            return
+        tried += between
