@@ -24,6 +24,7 @@ from sklearn.mixture import GaussianMixture
 from dask_sketch import FeatureMap, SketchGroup, design, partial_sketch, sketch
 from dask_sketch.display.text import text_table
 from dask_sketch.distributions import DistributionClassifier, DistributionRegressor
+from tests.benchmarks.symmetries import SymmetricFeatures
 
 Array = NDArray[np.float64]
 Groups = list[Array]
@@ -34,10 +35,6 @@ _NODES, _REACH, _SMOOTHING = 40, 10.0, 1.5  # of the densities on nodes
 _EM_GROUPS = 200  # tested groups to which mixtures are fitted
 _TUNED, _TUNED_SIZE = 10_000, 1000  # images and landmarks that choose bandwidth and ridge
 _DIGIT_LANDMARKS = 4000
-_TURN, _MIRROR = np.array([[0.0, -1.0], [1.0, 0.0]]), np.diag([-1.0, 1.0])
-# Turns of the square in which the means of components are uniform, and of its mirror image.
-_TURNS = [np.linalg.matrix_power(_TURN, k) for k in range(4)]
-_ORIENTATIONS = [*_TURNS, *(_MIRROR @ turn for turn in _TURNS)]
 _SCALE, _FREQUENCIES = 2.0, 300  # of the feature map of images, in pixels
 
 
@@ -135,17 +132,10 @@ def counting(
         return model.predict(group), model.predict_interval(group, level=LEVEL)
 
     def in_all_orientations() -> tuple[Array, Array]:
-        feature_map = design(np.concatenate(old[:_DESIGNED]), task="comparison", seed=5)
-
-        def turned(groups: Groups, orientation: Array) -> Groups:
-            return [group @ orientation for group in groups]
-
-        whole = [one for orientation in _ORIENTATIONS for one in turned(old, orientation)]
-        model = DistributionRegressor(2 * landmarks)
-        model.fit(sketched(whole, feature_map), np.tile(y, len(_ORIENTATIONS)))
-        given = [sketched(turned(new, orientation), feature_map) for orientation in _ORIENTATIONS]
-        predicted = np.mean([model.predict(group) for group in given], axis=0)
-        return predicted, model.predict_interval(given[0], level=LEVEL)
+        features = SymmetricFeatures(landmarks)
+        model = DistributionRegressor(kernel="linear").fit(features.fit_transform(old), y)
+        made = features.transform(new)
+        return model.predict(made), model.predict_interval(made, level=LEVEL)
 
     def of_points(points: Callable[[Groups], Array]) -> tuple[Array, Array]:
         model = DistributionRegressor(landmarks).fit(points(old), y)
@@ -161,7 +151,7 @@ def counting(
         ),
     }
     if sizes[0] == sizes[1]:
-        methods["turned and mirrored sketches"] = in_all_orientations
+        methods["invariants, and densities in all orientations"] = in_all_orientations
     else:
         methods["sketches, without weights"] = lambda: ours(weight_sizes=False)
         methods["sketches, without weights and shrinkage"] = lambda: ours(

@@ -129,8 +129,11 @@ def test_neighbors_count_components_better_than_a_constant():
 def test_plug_in_of_kernel_densities():
     p, q = (GaussianMixture([1.0], [[mean]], [[1.0]]) for mean in (0.0, 1.0))
     x, y = p.sample(2000, seed=0), q.sample(2000, seed=1)
-    assert divergence_cases.plug_in(x, y, "kl") == pytest.approx(0.5, abs=0.1)
-    assert divergence_cases.plug_in(x, y, "js") == pytest.approx(0.11, abs=0.03)
+    logs = divergence_cases.log_densities(x, y)
+    assert divergence_cases.plug_in(logs, "kl") == pytest.approx(0.5, abs=0.1)
+    assert divergence_cases.plug_in(logs, "js") == pytest.approx(0.11, abs=0.03)
+    exact = 1.0 - np.exp(-0.125)
+    assert divergence_cases.plug_in(logs, "squared-hellinger") == pytest.approx(exact, abs=0.03)
 
 
 def test_level_sets_are_sought_where_they_are_ambiguous():

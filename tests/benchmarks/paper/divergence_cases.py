@@ -17,23 +17,24 @@ from tests.benchmarks.paper.records import Job, Run, timed
 
 Array = NDArray[np.float64]
 CASES = ((2, 3), (5, 5))  # d, K
-KINDS = ("kl", "js")
-# rows a side, draws, and the first draws of these for methods that read all rows again
+KINDS = ("kl", "js", "squared-hellinger")
+# rows a side, and draws
 SIZES = {
-    "full": ((1000, 40, 20), (10_000, 40, 20), (100_000, 10, 2), (1_000_000, 2, 0)),
-    "quick": ((1000, 8, 4), (10_000, 8, 4)),
-    "toy": ((1000, 1, 1),),
+    "full": ((1000, 40), (10_000, 40), (100_000, 20), (1_000_000, 4)),
+    "quick": ((1000, 8), (10_000, 8)),
+    "toy": ((1000, 1),),
 }
 MOST_DENSITIES = 10_000  # rows of kernel densities
-_CHUNK = 5  # draws in one job
+MOST_NUMBERS = 2_000_000  # numbers in the rows of nearest neighbours
+_CHUNK = 4  # draws in one job
 
 
 def divergences(form: str) -> list[Job]:
     """Errors of divergences, and the share of intervals that cover them."""
     return [
-        partial(one_case, d, k, n, range(start, min(start + _CHUNK, n_draws)), n_rivals)
+        partial(one_case, d, k, n, range(start, min(start + _CHUNK, n_draws)))
         for d, k in CASES
-        for n, n_draws, n_rivals in SIZES[form]
+        for n, n_draws in SIZES[form]
         for start in range(0, n_draws, _CHUNK)
     ]
 
@@ -46,7 +47,7 @@ def case(d: int, n_components: int) -> tuple[list[GaussianMixture], dict[str, fl
     return truths, {kind: divergence(*truths, kind, **draws).value for kind in KINDS}  # type: ignore[arg-type]
 
 
-def one_case(d: int, n_components: int, n: int, seeds: range, n_rivals: int) -> list[Run]:
+def one_case(d: int, n_components: int, n: int, seeds: range) -> list[Run]:
     truths, exact = case(d, n_components)
     runs = []
     for seed in seeds:
@@ -55,15 +56,17 @@ def one_case(d: int, n_components: int, n: int, seeds: range, n_rivals: int) -> 
         methods: dict[str, Callable[[str], Divergence | float]] = {
             "sketches": lambda kind, models=models: divergence(*models, kind)
         }
-        if seed < n_rivals:
+        shared = {"sketches": decoding}
+        if n * d <= MOST_NUMBERS:
             methods["5 neighbours"] = lambda kind, rows=rows: divergence(*rows, kind)
-        if seed < n_rivals and n <= MOST_DENSITIES:
-            methods["kernel density, Scott"] = lambda kind, rows=rows: plug_in(*rows, kind)
+        if n <= MOST_DENSITIES:
+            logs, shared["kernel density, Scott"] = timed(partial(log_densities, *rows))
+            methods["kernel density, Scott"] = partial(plug_in, logs)
         for kind in KINDS:
             setting = {"d": d, "K": n_components, "n": n, "kind": kind}
             for name, method in methods.items():
                 found, seconds = timed(partial(method, kind))
-                seconds += decoding if name == "sketches" else 0.0
+                seconds += shared.get(name, 0.0)
                 value = found if isinstance(found, float) else found.value
                 error = abs(value - exact[kind]) / exact[kind]
                 runs.append(
@@ -86,17 +89,24 @@ def decoded(rows: list[Array], n_components: int, seed: int) -> list[GaussianMix
     ]
 
 
-def plug_in(x: Array, y: Array, kind: str) -> float:
-    """Divergence of kernel densities of one half of the rows, over the other half."""
+def log_densities(x: Array, y: Array) -> list[list[Array]]:
+    """Kernel densities of one half of the rows of each side, at the other half of each side."""
     halves = [(side[: len(side) // 2], side[len(side) // 2 :]) for side in (x, y)]
     fits = [KernelDensity(bandwidth="scott").fit(old / old.std(axis=0)) for old, _ in halves]
     scales = [old.std(axis=0) for old, _ in halves]
-    logs = [
+    return [
         [fit.score_samples(new / s) - np.log(s).sum() for fit, s in zip(fits, scales, strict=True)]
         for _, new in halves
     ]
+
+
+def plug_in(logs: list[list[Array]], kind: str) -> float:
+    """Divergence of the densities of :func:`log_densities`."""
     if kind == "kl":
         return float(np.mean(logs[0][0] - logs[0][1]))
+    if kind == "squared-hellinger":
+        ratios = [np.exp(0.5 * (logs[side][1 - side] - logs[side][side])) for side in (0, 1)]
+        return 1.0 - 0.5 * float(np.mean(ratios[0]) + np.mean(ratios[1]))
     terms = [
         np.mean(own[side] - logsumexp(own, axis=0) + np.log(2.0)) for side, own in enumerate(logs)
     ]

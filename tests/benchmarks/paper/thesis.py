@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.kernel_ridge import KernelRidge
+from sklearn.pipeline import make_pipeline
 
 from dask_sketch import design
 from dask_sketch.distributions import (
@@ -22,6 +23,7 @@ from dask_sketch.distributions import (
 from tests.benchmarks.learning import by_criteria, drawn_groups, root_mean_square, sketched
 from tests.benchmarks.paper.pictures import curves, figure
 from tests.benchmarks.paper.records import Job, Run, select, timed
+from tests.benchmarks.symmetries import SymmetricFeatures
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -214,6 +216,12 @@ def of_sketches(**settings: object) -> Callable[[Groups, Array, Groups, int], Ar
     return fitted
 
 
+def in_all_orientations(old: Groups, y: Array, new: Groups, landmarks: int) -> Array:
+    """Regression on features that do not change when the plane is turned or mirrored."""
+    model = make_pipeline(SymmetricFeatures(landmarks), DistributionRegressor(kernel="linear"))
+    return np.asarray(model.fit(old, y).predict(new))
+
+
 METHODS: dict[str, Callable[[Groups, Array, Groups, int], Array]] = {
     "MMD": of_sketches(),
     "MMD, linear": of_sketches(kernel="linear"),
@@ -224,4 +232,5 @@ METHODS: dict[str, Callable[[Groups, Array, Groups, int], Array]] = {
     "HDD, TV": best_of(BANDWIDTHS, densities("tv")),
     "HDD, Hellinger": best_of(BANDWIDTHS, densities("squared-hellinger")),
     "JS of histograms": best_of(BINS, histograms),
+    "HDD, Hellinger, orientations, and invariants": in_all_orientations,
 }
