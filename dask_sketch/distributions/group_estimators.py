@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dask_sketch.distributions.artifact import CLASSIFIER, REGRESSOR, VERSION, stored_estimator
 from dask_sketch.distributions.embeddings import Embeddings, embeddings_of
 from dask_sketch.distributions.group_features import DistributionFeatures
-from dask_sketch.distributions.lazy_ridge import fit_lazily, labelled_targets
+from dask_sketch.distributions.lazy_ridge import Targets, fit_lazily, labelled_targets
 from dask_sketch.distributions.ridge_selection import (
     ErrorVariance,
     SelectedRidge,
@@ -34,6 +34,7 @@ from dask_sketch.graph.lazy import LazyResult
 from dask_sketch.storage.artifact import Storable
 from dask_sketch.validation.arrays import require_number, require_random_state
 from dask_sketch.validation.threads import one_blas_thread
+from dask_sketch.validation.warn import warn_user
 
 Array = NDArray[np.float64]
 BANDWIDTHS = (0.5, 1.0, 2.0)
@@ -56,6 +57,7 @@ class DistributionEstimator(Storable, VersionedPickle, BaseEstimator):
         self,
         size: int = 1000,
         *,
+        solver: Literal["auto", "svd", "normal"] = "auto",
         kernel: Literal["matern", "rbf", "linear"] = "matern",
         layer: Literal["landmarks", "random"] = "landmarks",
         bandwidths: Sequence[float] = BANDWIDTHS,
@@ -65,6 +67,7 @@ class DistributionEstimator(Storable, VersionedPickle, BaseEstimator):
         random_state: Any = 0,
     ):
         self.size = size
+        self.solver = solver
         self.kernel = kernel
         self.layer = layer
         self.bandwidths = bandwidths
@@ -85,6 +88,38 @@ class DistributionEstimator(Storable, VersionedPickle, BaseEstimator):
             weight_sizes=self.weight_sizes,
         )
         return self._set(found)
+
+    def _is_normal(self, x: Any, y: Any) -> bool:
+        """Whether normal equations are added over the chunks of a lazy input."""
+        if self.solver not in _SOLVERS:
+            raise InputError(f"solver={self.solver!r}: choose 'auto', 'svd' or 'normal'.")
+        lazy = isinstance(x, LazyResult) and x.reduction.uses_groups
+        if self.solver == "normal" and not lazy:
+            raise InputError(
+                f"solver='normal' with X of type {type(x).__name__}: give lazy sketches of groups, "
+                "or solver='svd'.",
+                parameter="solver",
+            )
+        labelled = isinstance(y, Mapping) or hasattr(y, "reindex")
+        large = lazy and labelled and len(y) * self.size > _IN_MEMORY
+        return self.solver == "normal" or (self.solver == "auto" and large)
+
+    def _select_lazily(
+        self, lazy: LazyResult, y: Any, weights: Any, encode: Callable[[NDArray[Any], Array], Array]
+    ) -> tuple[SelectedRidge, Targets, Array]:
+        """Select as :meth:`_select` does, in one pass over lazy groups; also targets and sizes."""
+        groups = lazy.samples.groups
+        targets = labelled_targets(y, weights, None if groups is None else groups.names, encode)
+        found, sizes = fit_lazily(
+            lazy,
+            targets,
+            self._features(),
+            self.bandwidths,
+            self.alphas,
+            weight_sizes=self.weight_sizes,
+        )
+        self.n_features_in_ = found.features.n_features_in_
+        return self._set(found), targets, sizes
 
     def _features(self) -> DistributionFeatures:
         # one seed for all bandwidths, also from an instance of RandomState
@@ -138,6 +173,11 @@ class DistributionEstimator(Storable, VersionedPickle, BaseEstimator):
                 for start in range(0, len(opened.values), step)
             ]
         return np.concatenate(parts)
+
+
+def _as_columns(given: NDArray[Any], weights: Array) -> Array:
+    """Targets of a regression, of any weights, as numbers of shape (n_groups, 1)."""
+    return given.astype(np.float64)[:, None]
 
 
 def _group_weights(weights: Any, n_groups: int) -> Array:
@@ -243,31 +283,6 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
     True
     """
 
-    def __init__(
-        self,
-        size: int = 1000,
-        *,
-        solver: Literal["auto", "svd", "normal"] = "auto",
-        kernel: Literal["matern", "rbf", "linear"] = "matern",
-        layer: Literal["landmarks", "random"] = "landmarks",
-        bandwidths: Sequence[float] = BANDWIDTHS,
-        alphas: Sequence[float] = ALPHAS,
-        shrink: bool = True,
-        weight_sizes: bool = True,
-        random_state: Any = 0,
-    ):
-        super().__init__(
-            size,
-            kernel=kernel,
-            layer=layer,
-            bandwidths=bandwidths,
-            alphas=alphas,
-            shrink=shrink,
-            weight_sizes=weight_sizes,
-            random_state=random_state,
-        )
-        self.solver = solver
-
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> DistributionRegressor:
         """Fit to sketches of groups.
 
@@ -294,7 +309,8 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
             less than two groups.
         """
         if self._is_normal(X, y):
-            return self._fit_lazily(X, y, sample_weight)
+            found, labelled, known = self._select_lazily(X, y, sample_weight, _as_columns)
+            return self._set_errors(found, labelled.values[:, 0], known)
         opened = embeddings_of(X)
         values, targets = validate_data(
             self, opened.values, targets_of(y, opened.labels), dtype=np.float64, y_numeric=True
@@ -304,35 +320,6 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
         found = self._select(replace(opened, values=values), targets[:, None], weights)
         sizes = None if opened.sizes is None else opened.sizes[weights > 0]
         return self._set_errors(found, targets, sizes)
-
-    def _is_normal(self, x: Any, y: Any) -> bool:
-        """Whether normal equations are added over the chunks of a lazy input."""
-        if self.solver not in _SOLVERS:
-            raise InputError(f"solver={self.solver!r}: choose 'auto', 'svd' or 'normal'.")
-        lazy = isinstance(x, LazyResult) and x.reduction.uses_groups
-        if self.solver == "normal" and not lazy:
-            raise InputError(
-                f"solver='normal' with X of type {type(x).__name__}: give lazy sketches of groups, "
-                "or solver='svd'.",
-                parameter="solver",
-            )
-        labelled = isinstance(y, Mapping) or hasattr(y, "reindex")
-        large = lazy and labelled and len(y) * self.size > _IN_MEMORY
-        return self.solver == "normal" or (self.solver == "auto" and large)
-
-    def _fit_lazily(self, lazy: LazyResult, y: Any, weights: Any) -> DistributionRegressor:
-        groups = lazy.samples.groups
-        targets = labelled_targets(y, weights, None if groups is None else groups.names)
-        found, sizes = fit_lazily(
-            lazy,
-            targets,
-            self._features(),
-            self.bandwidths,
-            self.alphas,
-            weight_sizes=self.weight_sizes,
-        )
-        self.n_features_in_ = found.features.n_features_in_
-        return self._set_errors(self._set(found), targets.values, sizes)
 
     def _set_errors(
         self, found: SelectedRidge, targets: Array, sizes: Array | None
@@ -407,6 +394,11 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
         return np.stack([center - reach, center + reach], axis=1)
 
 
+def _codes(targets: Array) -> NDArray[np.intp]:
+    """Numbers of the classes of indicators, see :meth:`DistributionClassifier._encode`."""
+    return targets.argmax(axis=1) if targets.shape[1] > 1 else targets[:, 0].astype(np.intp)
+
+
 class DistributionClassifier(ClassifierMixin, DistributionEstimator):
     """Classification of groups of samples: each group is one observation, known by its sketch.
 
@@ -421,7 +413,11 @@ class DistributionClassifier(ClassifierMixin, DistributionEstimator):
         Number of landmarks, or of random frequencies, of the second layer.
     loss
         ``"squared"``; or ``"logistic"`` for a logistic regression on the features of the chosen
-        bandwidth, with a penalty chosen by cross-validation, which takes much longer.
+        bandwidth, with a penalty chosen by cross-validation, which takes much longer, and not with
+        ``solver="normal"``.
+    solver
+        ``"svd"`` holds the sketches of all groups in memory; ``"normal"`` adds normal equations
+        over the chunks of lazy groups; see :class:`DistributionRegressor`.
     kernel, layer
         Kernel of the discrepancy and kind of the second layer, see :class:`DistributionFeatures`.
     bandwidths
@@ -474,6 +470,7 @@ class DistributionClassifier(ClassifierMixin, DistributionEstimator):
         size: int = 1000,
         *,
         loss: Literal["squared", "logistic"] = "squared",
+        solver: Literal["auto", "svd", "normal"] = "auto",
         kernel: Literal["matern", "rbf", "linear"] = "matern",
         layer: Literal["landmarks", "random"] = "landmarks",
         bandwidths: Sequence[float] = BANDWIDTHS,
@@ -484,6 +481,7 @@ class DistributionClassifier(ClassifierMixin, DistributionEstimator):
     ):
         super().__init__(
             size,
+            solver=solver,
             kernel=kernel,
             layer=layer,
             bandwidths=bandwidths,
@@ -520,12 +518,40 @@ class DistributionClassifier(ClassifierMixin, DistributionEstimator):
         """
         if self.loss not in _LOSSES:
             raise InputError(f"loss={self.loss!r}: choose 'squared' or 'logistic'.")
+        if self._is_normal(X, y) and self.loss == "squared":
+            found, labelled, _ = self._select_lazily(X, y, sample_weight, self._encode)
+            return self._calibrate(found, labelled.values, labelled.weights)
+        if self.solver == "normal":
+            raise InputError(
+                f"loss={self.loss!r} with solver='normal': give loss='squared', or solver='svd'.",
+                parameter="loss",
+            )
         opened = embeddings_of(X)
         values, given = validate_data(
             self, opened.values, targets_of(y, opened.labels), dtype=np.float64
         )
-        check_classification_targets(given)
         weights = _group_weights(sample_weight, len(given))
+        opened, targets = replace(opened, values=values), self._encode(given, weights)
+        found = self._select(opened, targets, weights)
+        if self.loss == "squared":
+            return self._calibrate(found, targets, weights)
+        kept = weights > 0
+        with one_blas_thread(), config_context(enable_metadata_routing=False):
+            search = GridSearchCV(
+                LogisticRegression(max_iter=1000),
+                {"C": _INVERSE_PENALTIES},
+                scoring="neg_log_loss",
+            )
+            search.fit(
+                self.features_.transformed(opened.block(np.flatnonzero(kept))),
+                _codes(targets[kept]),
+                sample_weight=found.weights[kept],
+            )
+        return self._set_logistic(search.best_estimator_)
+
+    def _encode(self, given: NDArray[Any], weights: Array) -> Array:
+        """Indicators of the classes, of the second one alone if there are two; sets the classes."""
+        check_classification_targets(given)
         self.classes_, codes = np.unique(given, return_inverse=True)
         if len(np.unique(codes[weights > 0])) < 2:
             raise InputError(
@@ -533,28 +559,33 @@ class DistributionClassifier(ClassifierMixin, DistributionEstimator):
                 parameter="y",
             )
         targets = np.eye(len(self.classes_))[codes]
-        if len(self.classes_) == 2:
-            targets = targets[:, 1:]
-        opened = replace(opened, values=values)
-        found = self._select(opened, targets, weights)
-        kept = weights > 0
+        return targets[:, 1:] if len(self.classes_) == 2 else targets
+
+    def _calibrate(
+        self, found: SelectedRidge, targets: Array, weights: Array
+    ) -> DistributionClassifier:
+        """Fit the logistic regression on leave-one-out predictions."""
+        kept = np.isfinite(found.predictions[:, 0])
+        codes = _codes(targets)
+        missing = np.setdiff1d(codes[weights > 0], codes[kept])
+        if len(np.unique(codes[kept])) < 2:
+            raise InputError(
+                f"X: the {kept.sum():,} groups that choose the bandwidth are of one class. Give "
+                "solver='svd', or a larger size, for which more groups are read.",
+                parameter="X",
+            )
+        if len(missing):
+            warn_user(
+                f"y: class {self.classes_[missing[0]]!s} has none of the {kept.sum():,} groups "
+                "that choose the bandwidth, so that it is never predicted. Give solver='svd', or "
+                "a larger size, for which more groups are read."
+            )
+        logistic = LogisticRegression(C=_CALIBRATION, max_iter=1000)
         with one_blas_thread(), config_context(enable_metadata_routing=False):
-            if self.loss == "squared":
-                logistic = LogisticRegression(C=_CALIBRATION, max_iter=1000)
-                logistic.fit(found.predictions[kept], codes[kept], weights[kept])
-            else:
-                used = opened.block(np.flatnonzero(kept))
-                logistic = GridSearchCV(
-                    LogisticRegression(max_iter=1000),
-                    {"C": _INVERSE_PENALTIES},
-                    scoring="neg_log_loss",
-                )
-                logistic.fit(
-                    self.features_.transformed(used),
-                    codes[kept],
-                    sample_weight=found.weights[kept],
-                )
-                logistic = logistic.best_estimator_
+            logistic.fit(found.predictions[kept], codes[kept], weights[kept])
+        return self._set_logistic(logistic)
+
+    def _set_logistic(self, logistic: LogisticRegression) -> DistributionClassifier:
         logistic.coef_ = np.ascontiguousarray(logistic.coef_)  # as it is stored
         self.logistic_: LogisticRegression = logistic
         return self

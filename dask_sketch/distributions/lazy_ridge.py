@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -39,8 +39,10 @@ class Targets:
     ----------
     labels
         Sorted labels, shape (n_groups,).
-    values, weights
-        Target and weight of each label, shape (n_groups,).
+    values
+        Targets of each label, shape (n_groups, n_targets).
+    weights
+        Weight of each label, shape (n_groups,).
     names
         Labels that are counted by the labels of the sketches, if these are indices; else None.
     """
@@ -73,8 +75,8 @@ class NormalEquations:
     Attributes
     ----------
     products
-        Weighted sums of the products of the features, the target and one, shape
-        (n_features + 2, n_features + 2).
+        Weighted sums of the products of the features, the targets and one, shape
+        (n_features + n_targets + 1, n_features + n_targets + 1).
     found
         Positions of the groups that were summed.
     parts
@@ -86,7 +88,12 @@ class NormalEquations:
     parts: SketchGroup
 
 
-def labelled_targets(y: Any, sample_weight: Any, names: NDArray[Any] | None) -> Targets:
+def labelled_targets(
+    y: Any,
+    sample_weight: Any,
+    names: NDArray[Any] | None,
+    encode: Callable[[NDArray[Any], Array], Array],
+) -> Targets:
     """Sort targets that are given with the labels of their groups.
 
     Parameters
@@ -97,6 +104,9 @@ def labelled_targets(y: Any, sample_weight: Any, names: NDArray[Any] | None) -> 
         Weight of each group in the order of the sorted labels; None for equal weights.
     names
         Labels that are counted by those of the sketches.
+    encode
+        Function of the given targets and the weights, both in the order of the labels, that returns
+        numbers, shape (n_groups, n_targets).
 
     Raises
     ------
@@ -104,9 +114,9 @@ def labelled_targets(y: Any, sample_weight: Any, names: NDArray[Any] | None) -> 
         If the targets have no labels, or are not finite, or a label is there twice.
     """
     if isinstance(y, Mapping):
-        labels, values = np.array(list(y)), np.array(list(y.values()), dtype=np.float64)
+        labels, given = np.array(list(y)), np.array(list(y.values()))
     elif hasattr(y, "reindex"):
-        labels, values = y.index.to_numpy(), y.to_numpy(dtype=np.float64)
+        labels, given = y.index.to_numpy(), y.to_numpy()
         labels = labels.astype(str) if labels.dtype.kind == "O" else labels
     else:
         raise InputError(
@@ -115,18 +125,19 @@ def labelled_targets(y: Any, sample_weight: Any, names: NDArray[Any] | None) -> 
             parameter="y",
         )
     order = np.argsort(labels, kind="stable")
-    labels, values = labels[order], values[order]
-    if not np.isfinite(values).all():
-        raise InputError(f"y is {values[~np.isfinite(values)][0]} for a group.", parameter="y")
+    labels, given = labels[order], given[order]
     if (labels[1:] == labels[:-1]).any():
         raise InputError("y has a label twice: give one target for each group.", parameter="y")
-    weights = np.ones(len(values)) if sample_weight is None else np.asarray(sample_weight, float)
-    if weights.shape != values.shape or not (weights >= 0).all():
+    weights = np.ones(len(given)) if sample_weight is None else np.asarray(sample_weight, float)
+    if weights.shape != given.shape or not (weights >= 0).all():
         raise InputError(
-            f"sample_weight of shape {weights.shape} for {len(values)} targets: give a weight of "
+            f"sample_weight of shape {weights.shape} for {len(given)} targets: give a weight of "
             "at least 0 for each, in the order of the sorted labels.",
             parameter="sample_weight",
         )
+    values = encode(given, weights)
+    if not np.isfinite(values).all():
+        raise InputError(f"y is {values[~np.isfinite(values)][0]} for a group.", parameter="y")
     return Targets(labels, values, weights, names)
 
 
@@ -176,9 +187,10 @@ def fit_lazily(
     assert opened.sizes is not None
     places = targets.find(pilot.labels)
     y = targets.values[places]
-    first = select_ridge(opened, y[:, None], targets.weights[places], features, bandwidths,
+    first = select_ridge(opened, y, targets.weights[places], features, bandwidths,
                          alphas, weight_sizes=weight_sizes)  # fmt: skip
-    variance = first.error_variance if weight_sizes else ErrorVariance(1.0, 0.0)
+    weighted = weight_sizes and first.error_variance.per_sample > 0
+    variance = first.error_variance if weighted else ErrorVariance(1.0, 0.0)
     sums = partial(_products, features=first.features, targets=targets, variance=variance)
     reduction = lazy.reduction
     total = LazyResult(
@@ -194,13 +206,14 @@ def fit_lazily(
         lazy.split_every,
     ).compute()
     weights = targets.weights[places] / variance.of(opened.sizes)
-    values = np.column_stack([first.features.transformed(opened), y])
+    points = first.features.transformed(opened)
     n_groups = int(np.count_nonzero(targets.weights[total.found]))
-    ridge, predictions = _solve(total.products, n_groups, values, weights, alphas)
+    ridge, predictions = _solve(total.products, n_groups, points, y, weights, alphas)
     kept = weights > 0
-    spread = ErrorVariance.fit((predictions - y)[kept] ** 2, opened.sizes[kept])
-    everywhere = np.full((len(targets.values), 1), np.nan)
-    everywhere[places[kept], 0] = predictions[kept]
+    squared = np.mean((predictions - y)[kept] ** 2, axis=1)
+    spread = ErrorVariance.fit(squared, opened.sizes[kept])
+    everywhere = np.full(targets.values.shape, np.nan)
+    everywhere[places[kept]] = predictions[kept]
     found = SelectedRidge(first.features, ridge, first.bandwidth, everywhere, weights, spread)
     return found, opened.sizes[kept]
 
@@ -254,16 +267,17 @@ def _is_whole(part: SketchGroup, groups: Any) -> NDArray[np.bool_]:
 def _products(
     group: SketchGroup, features: DistributionFeatures, targets: Targets, variance: ErrorVariance
 ) -> tuple[Array, NDArray[np.intp]]:
-    """Weighted products of the features, the target and one, and the positions of the targets."""
+    """Weighted products of the features, the targets and one, and the positions of the targets."""
     width = features._n_features_out
     places = targets.find(group.labels)
-    columns = np.ones((len(group), width + 2))
+    n_columns = width + targets.values.shape[1] + 1
+    columns = np.ones((len(group), n_columns))
     if not len(group):
-        return np.zeros((width + 2, width + 2)), places
+        return np.zeros((n_columns, n_columns)), places
     with one_blas_thread():
         opened = embeddings_of(group)
         columns[:, :width] = features.transformed(opened)
-        columns[:, width] = targets.values[places]
+        columns[:, width:-1] = targets.values[places]
         columns *= np.sqrt(targets.weights[places] / variance.of(opened.sizes))[:, None]
         return columns.T @ columns, places
 
@@ -295,7 +309,7 @@ def _finish(total: NormalEquations, products: Any, targets: Targets) -> NormalEq
 
 
 def _solve(
-    products: Array, n_groups: int, values: Array, weights: Array, alphas: Array
+    products: Array, n_groups: int, points: Array, y: Array, weights: Array, alphas: Array
 ) -> tuple[RidgeCV, Array]:
     """Ridge regression of the least leave-one-out error of some groups, and their predictions.
 
@@ -305,14 +319,14 @@ def _solve(
         Sums over all groups.
     n_groups
         Number of groups of weight above 0.
-    values
-        Features and target of the groups that choose the ridge.
+    points, y
+        Features and targets of the groups that choose the ridge.
     weights
         Weights of these groups, those of the sizes included.
     alphas
         Ridges to choose from.
     """
-    n = len(products) - 2
+    n = points.shape[1]
     with one_blas_thread():
         mass = products[-1, -1]
         mean = products[:-1, -1] / mass
@@ -320,20 +334,21 @@ def _solve(
         scale = n_groups / mass
         centered = scale * (products[:-1, :-1] - mass * np.outer(mean, mean))
         eigenvalues, vectors = eigh(centered[:n, :n])
-        target = vectors.T @ centered[:n, n]
-        points = (values[:, :n] - mean[:n]) @ vectors
+        target = vectors.T @ centered[:n, n:]
+        turned = (points - mean[:n]) @ vectors
         best: tuple[float, float, Array, Array] | None = None
         for alpha in alphas.tolist():
             inverse = 1.0 / (np.maximum(eigenvalues, 0.0) + alpha)
-            fitted = mean[n] + points @ (inverse * target)
-            leverage = weights * scale * (1.0 / n_groups + points**2 @ inverse)
-            predictions = (fitted - leverage * values[:, n]) / (1.0 - leverage)
-            score = -float(np.average((predictions - values[:, n]) ** 2, weights=weights))
+            found = inverse[:, None] * target
+            leverage = (weights * scale * (1.0 / n_groups + turned**2 @ inverse))[:, None]
+            predictions = (mean[n:] + turned @ found - leverage * y) / (1.0 - leverage)
+            errors = np.mean((predictions - y) ** 2, axis=1)
+            score = -float(np.average(errors, weights=weights))
             if best is None or score > best[0]:
-                best = score, alpha, vectors @ (inverse * target), predictions
+                best = score, alpha, vectors @ found, predictions
     assert best is not None
     ridge = RidgeCV(alphas)
     ridge.best_score_, ridge.alpha_, coefficients, predictions = best
-    ridge.coef_, ridge.n_features_in_ = coefficients[None], n
-    ridge.intercept_ = np.array([mean[n] - mean[:n] @ coefficients])
+    ridge.coef_, ridge.n_features_in_ = np.ascontiguousarray(coefficients.T), n
+    ridge.intercept_ = mean[n:] - mean[:n] @ coefficients
     return ridge, predictions

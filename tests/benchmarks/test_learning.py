@@ -1,6 +1,6 @@
 import numpy as np
 
-from tests.benchmarks import learning
+from tests.benchmarks import learning, symmetries
 
 
 def test_sketches_count_components_better_than_a_constant():
@@ -11,6 +11,17 @@ def test_sketches_count_components_better_than_a_constant():
     assert {len(group) for group in groups} <= set(range(20, 201))
     assert set(counts) <= set(range(1, learning.MAX_COMPONENTS + 1))
     np.testing.assert_allclose((learning.density_roots(groups) ** 2).sum(axis=1), 1.0)
+
+
+def test_features_are_the_same_in_all_orientations():
+    groups, _ = learning.drawn_groups(np.random.default_rng(0), 40, (100, 100))
+    turned = [group @ [[0.0, -1.0], [1.0, 0.0]] for group in groups]
+    features = symmetries.SymmetricFeatures(30)
+    found = features.fit_transform(groups)
+    np.testing.assert_allclose(features.transform(groups), found)
+    changes = np.linalg.norm(features.transform(turned) - found, axis=1)
+    assert np.median(changes) < 0.1 * np.median(np.linalg.norm(found - found[::-1], axis=1))
+    assert len(learning.counting(60, 30, (100, 100), 20, only="inv")) == 2
 
 
 def test_digits_are_sets_of_points():
