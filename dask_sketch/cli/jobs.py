@@ -6,6 +6,7 @@ import contextlib
 import functools
 import signal
 from collections.abc import Iterator
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -140,21 +141,23 @@ def verify(run: Run, job: str, fraction: float, seed: int | None) -> None:
 def history(run: Run, job: str, last: int, storage_options: dict[str, Any] | None) -> None:
     """List the runs of a ledger; JOB is a job file, or the path or URL of the ledger.
 
-    A killed run has no record: partitions that it had committed count for the next one.
+    A run that failed or was killed has no record: partitions that it had committed count for the
+    next one. The last line is the failure of the last run, if it failed.
     """
     from dask_sketch.jobs.verify import open_named, records_text
 
     with open_named(job, storage_options) as ledger:
         records = ledger.history()[-last:]
         forgotten, quarantined = sorted(ledger.forgotten), dict(ledger.quarantined)
-        damage = ledger.damage
+        damage, failure = ledger.damage, ledger.failure
     result = {
         "damage": damage,
+        "failure": None if failure is None else asdict(failure),
         "runs": [record.to_json() for record in records],
         "forgotten": forgotten,
         "quarantined": quarantined,
     }
-    run.answer(result, records_text(records, forgotten, quarantined))
+    run.answer(result, records_text(records, forgotten, quarantined, failure))
     if damage is not None:
         raise click.exceptions.Exit(DAMAGED)
 

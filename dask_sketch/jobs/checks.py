@@ -12,6 +12,9 @@ from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.principal_components import PrincipalComponents
 from dask_sketch.validation.choices import uses_matrices
 
+_LEAST_COST = 10.0  # noise levels
+_GROWTH_OF_COST = 10.0  # between two runs
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -128,3 +131,31 @@ def model_breaches(
                 f"limits.nats = {limits.nats:g}: {name} is {found[0]:.3g} nats a sample below "
                 f"{found[1]}. Decode with more replicates or another method, or check the data."
             )
+
+
+def growth_of_cost(name: str, model: Model, earlier: Model) -> Iterator[str]:
+    """Describe a cost that is far above that of the last model.
+
+    Parameters
+    ----------
+    name
+        Name of the model.
+    model, earlier
+        Decoded model, and that of the last run.
+
+    Yields
+    ------
+    text
+        Costs and remedy.
+    """
+    costs = [
+        how.cost / how.noise_level if how is not None and how.noise_level > 0 else 0.0
+        for how in (model.decoding, earlier.decoding)
+    ]
+    most = max(_LEAST_COST, _GROWTH_OF_COST * costs[1])
+    if costs[1] > 0.0 and costs[0] > most:
+        yield (
+            f"{name} leaves a cost of {costs[0]:.3g} noise levels, and the last one left "
+            f"{costs[1]:.3g}: it does not fit the new data as well. Check the newest data, such as "
+            f"its units. limits.cost = {most:.2g} in the job file refuses such a model."
+        )

@@ -20,6 +20,7 @@ from dask_sketch.jobs.run_sections import (
     quarantine_section,
     run_section,
     run_sentences,
+    run_steps,
 )
 from dask_sketch.models.principal_components import PrincipalComponents
 
@@ -65,7 +66,7 @@ def write_component_page(
     drawn = partial(plot_explained_variance, found.explained_variance_ratio)
     write_page(
         outcome.report,
-        title=f"{job.job.name}: run {outcome.run}, {outcome.status}",
+        title=f"{job.job.name}: {outcome.title}",
         answers=[
             complete_answer(outcome),
             _good(outcome, found),
@@ -131,15 +132,9 @@ def _changed(results: Results, outcome: Outcome, name: str) -> Answer:
 
 
 def _actions(outcome: Outcome, found: PrincipalComponents) -> Answer:
-    steps = []
-    if outcome.quarantined:
-        steps.append("Restore the partitions in quarantine, or remove them: each run tries again.")
-    if outcome.breaches:
-        steps.append("Check the source of the data that is beyond the limits.")
+    steps = run_steps(outcome)
     if _needs_columns(found):
         steps.append("Start a new ledger with more feature_map.n_columns.")
-    if outcome.damage is not None:
-        steps.append("Check the disk of the ledger.")
     return Answer("What is to be done?", steps or ["Nothing."], bool(steps))
 
 

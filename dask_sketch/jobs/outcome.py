@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,12 @@ from dask_sketch.errors import ArtifactError, JobError
 from dask_sketch.jobs.ledger.reader import KeptRows
 from dask_sketch.jobs.since import Since
 from dask_sketch.sketching.second_moments import SecondMoments
-from dask_sketch.storage.overwrite import local_path, require_writable, require_writable_page
+from dask_sketch.storage.overwrite import (
+    OccupiedError,
+    local_path,
+    require_writable,
+    require_writable_page,
+)
 
 if TYPE_CHECKING:
     from dask_sketch.jobs.job_file import Job
@@ -72,6 +78,12 @@ class Outcome:
     damage
         Description of the damage of the newest commit, whose partitions were read again; ``None``
         if it was whole.
+    notes
+        Observations that are no errors, with what to do.
+    later_failure
+        Failure of a run after this one, in a report that is written again; else empty.
+    started
+        Start of the run in ISO 8601 with time zone.
     ledger, report
         Paths of the ledger and of the report.
     """
@@ -102,6 +114,9 @@ class Outcome:
     breaches: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     damage: str | None = None
+    notes: tuple[str, ...] = ()
+    later_failure: str = ""
+    started: str = ""
     ledger: str = ""
     report: str | None = None
 
@@ -125,13 +140,31 @@ class Outcome:
         """Random rows that the ledger keeps, as text."""
         return str(KeptRows(**self.rows)) if self.rows else "no rows"
 
+    @property
+    def title(self) -> str:
+        """Number, status and start of the run.
+
+        Examples
+        --------
+        >>> zeros = dict.fromkeys(("new", "changed", "deleted", "forgotten", "partitions"), 0)
+        >>> counts = {"samples": 0, "samples_read": 0, "bytes_read": 0, "seconds": {}}
+        >>> started = "2026-11-25T02:30:00+00:00"
+        >>> Outcome(3, "done", quarantined={}, **zeros, **counts, alarm=True, started=started).title
+        'run 3, done, drift (2026-11-25 02:30 UTC)'
+        """
+        text = f"run {self.run}, {noted_status(self.status, vars(self))}"
+        if not self.started:
+            return text
+        date = datetime.fromisoformat(self.started).astimezone(UTC)
+        return f"{text} ({date:%Y-%m-%d %H:%M} UTC)"
+
     def _fields(self) -> dict[str, str]:
         changes = (
             f"{self.new:,} new, {self.changed:,} changed, {self.deleted:,} deleted, "
             f"{self.forgotten:,} forgotten; {self.partitions:,} in all"
         )
         fields = {
-            "run": f"{self.run}, {self.status}",
+            "run": self.title.removeprefix("run "),
             "partitions": changes,
             "samples": f"{self.samples_read:,} read; {self.samples:,} in all",
             "rows omitted": f"{self.omitted:,} of this run, because they are not finite",
@@ -164,6 +197,8 @@ class Outcome:
                 fields[f"{noun} {number}"] = text
         if self.damage is not None:
             fields["damage"] = self.damage
+        for number, text in enumerate(self.notes, 1):
+            fields[f"note {number}"] = text
         fields["ledger"] = self.ledger
         if self.report is not None:
             fields["report"] = self.report
@@ -177,6 +212,26 @@ class Outcome:
         notes = [f"Alarm: {fields.pop('alarm')}."] if self.alarm else []
         notes += [] if self.damage is None else [f"Damage: {fields.pop('damage')}"]
         return card("Outcome", fields, summary=fields["samples"] + " samples", notes=notes)
+
+
+def noted_status(status: str, found: Mapping[str, Any]) -> str:
+    """Status of a run, with what it warned of.
+
+    Parameters
+    ----------
+    status
+        Status, such as ``"done"``.
+    found
+        Fields of the outcome of the run, or results of its record.
+
+    Examples
+    --------
+    >>> noted_status("done", {"alarm": True})
+    'done, drift'
+    """
+    warned = {"alarm": "drift", "breaches": "limits", "refused": "model refused"}
+    warned["damage"] = "damage"
+    return ", ".join([status, *(text for key, text in warned.items() if found.get(key))])
 
 
 def drift_values(drift: Drift) -> dict[str, float]:
@@ -277,9 +332,10 @@ def require_outputs(job: Job) -> None:
     Raises
     ------
     ArtifactError
-        If there is such an output; the message names the key of the job file.
+        If an output cannot be written; the message names the key of the job file.
     JobError
-        If two outputs, or an output and the ledger, have one path, or one lies in the other.
+        If an output would replace another file, or if two outputs, or an output and the ledger,
+        have one path, or one lies in the other.
     """
     total = sketch_path(job)
     artifacts = [] if total is None else [("sketch", *total)]
@@ -319,6 +375,8 @@ def _require_apart(places: Sequence[tuple[str, str]]) -> None:
 def _named(key: str) -> Iterator[None]:
     try:
         yield
+    except OccupiedError as error:
+        raise JobError(f"outputs.{key}: {error}") from error
     except ArtifactError as error:
         raise ArtifactError(f"outputs.{key}: {error}") from error
 

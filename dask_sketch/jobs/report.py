@@ -35,6 +35,7 @@ from dask_sketch.jobs.run_sections import (
     quarantine_section,
     run_section,
     run_sentences,
+    run_steps,
 )
 from dask_sketch.jobs.since import Since
 from dask_sketch.models.principal_components import PrincipalComponents
@@ -81,7 +82,7 @@ def write_page(
         outcome.report,
         results.total,
         model,
-        title=f"{job.job.name}: run {outcome.run}, {outcome.status}",
+        title=f"{job.job.name}: {outcome.title}",
         source={table.name: job.place(table.path) for table in job.sources},
         names=results.feature_names,
         answers=_answers(results, outcome, found, first),
@@ -156,11 +157,7 @@ def _changed(results: Results, outcome: Outcome, name: str) -> Answer:
 
 def _steps(outcome: Outcome, found: FitDiagnostics) -> list[str]:
     """Actions that follow from the outcome."""
-    steps = []
-    if outcome.quarantined:
-        steps.append("Restore the partitions in quarantine, or remove them: each run tries again.")
-    if outcome.breaches:
-        steps.append("Check the source of the data that is beyond the limits.")
+    steps = run_steps(outcome)
     if outcome.alarm:
         steps += [
             "Look at the features below Drift" + (outcome.since.remedy if outcome.since else "."),
@@ -171,8 +168,6 @@ def _steps(outcome: Outcome, found: FitDiagnostics) -> list[str]:
         steps.append("Keep using the last good model until its successor is within the limits.")
     if found.findings and not outcome.refused:
         steps.append("Read the advice below Quality of the fit.")
-    if outcome.damage is not None:
-        steps.append("Check the disk of the ledger.")
     return steps
 
 
@@ -269,6 +264,8 @@ def report_last_run(path: str | Path, output: str | Path | None = None) -> Path:
             )
         results = _results(job, ledger, record)
         outcome = _outcome(ledger, record, results, target)
+        if ledger.failure is not None:
+            outcome = replace(outcome, later_failure=str(ledger.failure))
         write_page(results, outcome, record.results.get("plan", {}), record.versions)
     return Path(target)
 
@@ -348,6 +345,8 @@ def _outcome(ledger: Ledger, record: RunRecord, results: Results, path: str) -> 
         breaches=tuple(stored.get("breaches", ())),
         refused=tuple(stored.get("refused", {}).values()),
         damage=stored.get("damage"),
+        notes=tuple(stored.get("notes", ())),
+        started=record.started,
         missing=stored.get("missing", {}),
         missing_read=stored.get("missing_read", {}),
         ledger=ledger.label,

@@ -15,12 +15,13 @@ from dask_sketch.decoders.leading_components import principal_components
 from dask_sketch.diagnostics.drift import Drift, drift, drifts_between
 from dask_sketch.diagnostics.mmd import discrepancy
 from dask_sketch.diagnostics.model_selection import select_model
+from dask_sketch.display.text import counted
 from dask_sketch.distributions.result import TwoSampleTest
 from dask_sketch.errors import InputError, LedgerError
 from dask_sketch.graph.apply import apply
 from dask_sketch.graph.compute import active_client
 from dask_sketch.graph.telemetry import log_drift
-from dask_sketch.jobs.checks import data_breaches, model_breaches
+from dask_sketch.jobs.checks import data_breaches, growth_of_cost, model_breaches
 from dask_sketch.jobs.ledger.history import JobModel
 from dask_sketch.jobs.ledger.sums import Sums, without_rows
 from dask_sketch.jobs.open import columns_of, group_keys
@@ -256,6 +257,8 @@ class Results:
         Sketch of the samples that this run read; ``None`` if it read no partition.
     breaches, refused
         Limits that the data exceeds, and limits that models exceed, by their names.
+    notes
+        Observations that are no errors, with what to do.
     """
 
     job: Job
@@ -277,6 +280,7 @@ class Results:
     read: Sums | None = None
     breaches: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def alarm(self) -> bool:
@@ -343,11 +347,20 @@ class Results:
                 self.kept |= _last_folder(self.ledger, name)
             self.models[name] = found
             return
+        if isinstance(found.model, Model) and isinstance(earlier, Model):
+            self.notes += growth_of_cost(name, found.model, earlier)
         self.models[name] = found
         self.ledger.write_model(self.ledger.next_run, found.model, name)
 
-    def check(self) -> None:
-        """Compare the samples that this run read with the limits of the job file."""
+    def check(self, n_read: int) -> None:
+        """Compare the samples that this run read with the limits of the job file.
+
+        Parameters
+        ----------
+        n_read
+            Number of partitions that this run read; those that a failed run committed before count
+            for it too.
+        """
         run = self.ledger.next_run
         keys = [key for key, entry in self.ledger.entries.items() if entry.run == run]
         others = None
@@ -357,6 +370,17 @@ class Results:
             self.read = total if every else self.ledger.total(keys, sample=False)
             others = None if every else total - self.read
         limits, names = self.job.limits, self.feature_names
+        if len(keys) > n_read:
+            self.notes.append(
+                f"{counted(len(keys) - n_read, 'partition')} of a run before this one, which did "
+                "not end, count for this run."
+            )
+        if not keys and limits.partitions is None and limits.rows is None:
+            self.notes.append(
+                "No partition is new or has changed. If there should be new data, check the "
+                "sources, and set limits.partitions = [1, 1000], for example, in the job file: "
+                "such a run then ends with exit code 8."
+            )
         self.breaches += data_breaches(limits, len(keys), self.read, others, names)
 
     def compare(self) -> None:
@@ -374,6 +398,8 @@ class Results:
             if min(new.effective_count, old.effective_count) > 0:
                 self.drifts[CAME] = drift(old, new, model=distribution, seed=seed)
                 self._test_drift()
+            elif old.effective_count > 0:
+                self.untested = "This run read no samples that could be compared."
             else:
                 self.untested = "There is no earlier data to compare with."
         states = [one for one in ledger.states(self.job.drift.states) if one[1].total_weight > 0]
@@ -398,7 +424,10 @@ class Results:
         try:
             self.drift = self.ledger.drift(**table.arguments(), seed=self.job.job.seed)
         except InputError as error:  # too few units, or too little memory
-            self.untested = f"Not tested yet: {error}"
+            self.untested = (
+                f"Not tested yet: {error} Later runs have more units; a larger "
+                "drift.false_alarms_per_year gives a larger level."
+            )
         except LedgerError as error:
             if error.parameter not in ("window", "reference", "strata"):
                 raise
@@ -472,6 +501,8 @@ def make_results(
     progress: bool,
     log: Callable[[str], object],
     feature_names: tuple[str, ...] | None = None,
+    *,
+    n_read: int,
 ) -> Results:
     """Decode, score and compare the totals of a ledger.
 
@@ -487,6 +518,8 @@ def make_results(
         Arguments of :func:`~dask_sketch.jobs.run.run_job`.
     feature_names
         Names of the features.
+    n_read
+        Number of partitions that this run read.
 
     Returns
     -------
@@ -498,7 +531,7 @@ def make_results(
         If there are too few samples for a model.
     """
     results = Results(job, ledger, step, ledger.total(), feature_names)
-    results.check()
+    results.check(n_read)
     with step("decode"):
         if job.groups is not None:
             keys: Mapping[str, list[str]] = group_keys(job.groups, ledger.entries)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from dask_sketch.cluster.connect import connect
 from dask_sketch.diagnostics.report import installed_versions
-from dask_sketch.errors import ChunkError, InputError, LedgerError, install_command
+from dask_sketch.errors import (
+    ChunkError,
+    InputError,
+    LedgerError,
+    LedgerLocked,
+    SketchError,
+    install_command,
+)
 from dask_sketch.jobs.agreement import design_settings, require_writable_ledger
 from dask_sketch.jobs.job_file import Job, read_job
 from dask_sketch.jobs.ledger.history import RunRecord
@@ -69,7 +77,8 @@ def plan_job(path: str | Path, *, sample: int | None = None) -> JobPlan:
     Raises
     ------
     JobError
-        If the job file is wrong, or does not fit the ledger or the data.
+        If the job file is wrong, does not fit the ledger or the data, or names an output that would
+        replace another file.
     ArtifactError
         If an output cannot be written.
     LedgerError
@@ -120,9 +129,10 @@ def run_job(
     Raises
     ------
     JobError
-        If the job file is wrong, or does not fit the ledger or the data; nothing has been started.
+        If the job file is wrong, does not fit the ledger or the data, or names an output that would
+        replace another file; nothing has been started.
     ArtifactError
-        If an output cannot be written, or would replace another file; nothing has been started.
+        If an output cannot be written; nothing has been started.
     PlanError
         If the plan exceeds the limits of the job file or the memory.
     LedgerLocked
@@ -133,11 +143,29 @@ def run_job(
         If the cluster is lost; finished work is committed.
     """
     job = read_job(path).with_rows(sample)
-    with job.secrets.hidden():
+    with job.secrets.hidden(), _recorded_failure(job):
         _require_extras(job)
         require_outputs(job)
         with connect(job.cluster):
             return _Run(job, progress, log).outcome()
+
+
+@contextlib.contextmanager
+def _recorded_failure(job: Job) -> Iterator[None]:
+    """Record an error in the ledger, if there is one, so that the history names it."""
+    started = _now()
+    try:
+        yield
+    except LedgerLocked:
+        raise
+    except (Exception, KeyboardInterrupt) as error:
+        with contextlib.suppress(SketchError, OSError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # those of the ledger were given before
+            ledger = ledger_of(job)
+            if ledger is not None:
+                text = "it was stopped" if isinstance(error, KeyboardInterrupt) else str(error)
+                ledger.record_failure(started, _now(), job.secrets.hide(text))
+        raise
 
 
 def _compare(sources: list[OpenSource], ledger: Ledger | None) -> Changes:
@@ -195,8 +223,13 @@ class _Run:
             keys = {part.key for source in sources for part in source.partitions}
             quarantined = {key: why for key, why in ledger.quarantined.items() if key in keys}
             names = sources[0].samples.feature_names
-            results = make_results(self.job, ledger, self._step, self.progress, self.log, names)
-            outcome = self._outcome(ledger, changes, quarantined, results, damage)
+            read = sum(part.key in ledger.entries for part in (*changes.new, *changes.changed))
+            results = make_results(
+                self.job, ledger, self._step, self.progress, self.log, names, n_read=read
+            )
+            outcome = replace(
+                self._outcome(ledger, changes, quarantined, results, damage), started=started
+            )
             values = plan.as_dict().items()
             planned = {key: value for key, value in values if value is None or type(value) is int}
             self._write(results, outcome, planned)
@@ -308,6 +341,7 @@ class _Run:
             breaches=tuple(results.breaches),
             refused=tuple(results.refused.values()),
             damage=damage,
+            notes=tuple(results.notes),
             ledger=ledger.label,
             report=None if report is None or not results.models else self.job.place(report),
         )
@@ -360,6 +394,7 @@ class _Run:
                 "breaches": list(outcome.breaches),
                 "refused": results.refused,
                 "damage": outcome.damage,
+                "notes": list(outcome.notes),
                 "missing": dict(outcome.missing),
                 "missing_read": dict(outcome.missing_read),
                 "plan": planned,

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dask_sketch.diagnostics.report import Answer, Section
 from dask_sketch.display.text import describe_bytes
 from dask_sketch.jobs.drift_sections import MAX_ROWS
-from dask_sketch.jobs.outcome import DONE, Outcome, model_text
-from dask_sketch.jobs.verify import status_text
+from dask_sketch.jobs.outcome import DONE, Outcome, model_text, noted_status
 
 if TYPE_CHECKING:
     from dask_sketch.jobs.results import Results
@@ -28,7 +27,12 @@ def complete_answer(outcome: Outcome) -> Answer:
     whole = f"{outcome.samples:,} samples in {_partitions(outcome.partitions)}"
     left_out = len(outcome.quarantined)
     text = [f"Yes: all data is in the result, {whole}."]
-    if left_out:
+    if outcome.later_failure:
+        text = [
+            f"No, this page is out of date: {outcome.later_failure}",
+            f"The result of the last complete run holds {whole}.",
+        ]
+    elif left_out:
         text = [
             f"No, it is incomplete: {_partitions(left_out)} could not be read and left out.",
             f"The result holds {whole}.",
@@ -39,7 +43,31 @@ def complete_answer(outcome: Outcome) -> Answer:
         text.append(f"Left out on purpose: {_partitions(outcome.forgotten)} to be forgotten.")
     if outcome.damage is not None:
         text.append(f"Damage: {outcome.damage}")
-    return Answer("Is it complete?", text, bool(left_out or outcome.damage))
+    strong = bool(left_out or outcome.damage or outcome.later_failure)
+    return Answer("Is it complete?", text, strong)
+
+
+def run_steps(outcome: Outcome) -> list[str]:
+    """Actions that follow from the outcome, whatever the kind of the models.
+
+    Parameters
+    ----------
+    outcome
+        Outcome of the run.
+    """
+    steps = []
+    if outcome.later_failure:
+        steps.append("Remove the cause of the failure, and run the job again.")
+    if outcome.quarantined:
+        steps.append("Restore the partitions in quarantine, or remove them: each run tries again.")
+    if outcome.breaches:
+        steps.append(
+            "Check the source of the data that is beyond the limits. The next run reads a "
+            "partition that was corrected again."
+        )
+    if outcome.damage is not None:
+        steps.append("Check the disk of the ledger.")
+    return [*steps, *outcome.notes]
 
 
 def _partitions(number: int) -> str:
@@ -109,7 +137,7 @@ def past_section(results: Results, outcome: Outcome) -> list[Section]:
         (
             str(one.number),
             one.ended.replace("T", " ")[:16],
-            status_text(one),
+            noted_status(one.status, one.results),
             f"{one.counts.get('samples_read', 0):,}",
             f"{one.counts.get('omitted', 0):,}",
             f"{one.counts.get('samples', 0):,}",

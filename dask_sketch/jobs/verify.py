@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dask_sketch.cluster.connect import connect
-from dask_sketch.display.text import fields_text, text_table
+from dask_sketch.display.text import fields_text, printable, text_table
 from dask_sketch.errors import ChunkError, LedgerError
 from dask_sketch.jobs.job_file import read_job
 from dask_sketch.jobs.ledger.ledger import Ledger, open_ledger
 from dask_sketch.jobs.ledger.sums import Sums
 from dask_sketch.jobs.open import ledger_of, open_sources, sketches_of
-from dask_sketch.jobs.outcome import missing_text
+from dask_sketch.jobs.outcome import missing_text, noted_status
 
 if TYPE_CHECKING:
+    from dask_sketch.jobs.ledger.failure import Failure
     from dask_sketch.jobs.ledger.history import RunRecord
 
 _NAMED = 5
@@ -193,11 +194,15 @@ def drift_settings(path: str) -> dict[str, Any]:
 
 
 def records_text(
-    records: Sequence[RunRecord], forgotten: Sequence[str], quarantined: Mapping[str, str]
+    records: Sequence[RunRecord],
+    forgotten: Sequence[str],
+    quarantined: Mapping[str, str],
+    failure: Failure | None = None,
 ) -> str:
-    """Format the records of runs as a table, the last run at its end."""
+    """Format the records of runs as a table, the last run at its end, and a failure after it."""
+    failed = "" if failure is None else f"\n\n{printable(str(failure))}"
     if not records:
-        return "no run is complete"
+        return f"no run is complete{failed}"
     columns = (
         "new", "changed", "deleted", "quarantined", "samples_read", "omitted", "partitions",
         "samples",
@@ -207,7 +212,7 @@ def records_text(
         (
             str(record.number),
             record.started,
-            status_text(record),
+            noted_status(record.status, record.results),
             *(f"{record.counts.get(name, 0):,}" for name in columns),
             *([missing_text(record.results.get("missing_read", {}))] if missing else []),
             _quality(record),
@@ -221,21 +226,7 @@ def records_text(
         text += f"\n\nin quarantine: {', '.join(sorted(quarantined))}"
     if forgotten:
         text += f"\n\nforgotten: {', '.join(forgotten)}"
-    return text
-
-
-def status_text(record: RunRecord) -> str:
-    """Status of a run, with what it warned of.
-
-    Examples
-    --------
-    >>> from dask_sketch.jobs.ledger import RunRecord
-    >>> status_text(RunRecord(1, "", "", "done", results={"alarm": True}))
-    'done, drift'
-    """
-    notes = {"alarm": "drift", "breaches": "limits", "refused": "model refused", "damage": "damage"}
-    found = (text for key, text in notes.items() if record.results.get(key))
-    return ", ".join([record.status, *found])
+    return text + failed
 
 
 def _quality(record: RunRecord) -> str:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dask_sketch.errors import ArtifactError, SketchError
 from dask_sketch.features.artifact import open_feature_map
 from dask_sketch.features.feature_map import FeatureMap, moment_units
-from dask_sketch.features.kernels.fixed_point import LOW_BITS, FixedPoint
+from dask_sketch.features.kernels.fixed_point import LOW_BITS, FixedPoint, are_possible_squares
 from dask_sketch.features.kernels.stacked_fixed_point import StackedFixedPoint
 from dask_sketch.features.pilot import Pilot
 from dask_sketch.features.specification import parse_object
@@ -208,6 +208,9 @@ def sketch_from_dataset(dataset: xr.Dataset, store: object = "the dataset") -> S
     possible = all(quanta.is_canonical() for quanta in sums.values())
     possible &= 0.0 <= sketch.rounding_error < _MAX_ROUNDING
     possible &= sketch.squared_weight_quanta > 0 or not sketch.weight_quanta > 0
+    possible &= privacy is not None or are_possible_squares(
+        sketch.total_weight, sketch.squared_weight, sketch.count
+    )
     possible &= sketch.missing is None or sketch.missing.is_possible(sketch.weight_quanta)
     if not possible or min(integers.values()) < 0 or (units != moment_units(feature_map)).any():
         raise ArtifactError(
@@ -337,7 +340,7 @@ def _group_from_dataset(dataset: xr.Dataset) -> SketchGroup:
     )
     if missing is not None and not missing.is_possible(group.weight_quanta):
         raise _damaged("missing_frequency_steps")
-    if ((group.total_weight > 0) & (group.squared_weight == 0)).any():
+    if not are_possible_squares(group.total_weight, group.squared_weight, group.count).all():
         raise _damaged("squared_weight_steps")
     return group
 

@@ -24,6 +24,7 @@ from dask_sketch.features.kernels.fixed_point import (
     MAX_TOTAL_WEIGHT,
     MIN_EXPONENT,
     FixedPoint,
+    are_possible_squares,
 )
 from dask_sketch.sketching import artifact
 from dask_sketch.sketching.merge import merge
@@ -176,7 +177,10 @@ class SecondMoments(FrozenDataclass, Storable):
         if min(counts) < 0 or (self.count == 0 and self.sums.any()):
             return False
         squares = self.sums.high[self._squares]
-        return bool(self.sums.high[0] >= 0 and (squares >= 0).all())
+        if self.sums.high[0] < 0 or (squares < 0).any():
+            return False
+        squared_weight = self.squared_weight_quanta / (1 << SQUARED_FRACTION)
+        return bool(are_possible_squares(self.total_weight, squared_weight, self.count))
 
     def __eq__(self, other: object) -> bool:
         """Whether all sums, counts and conventions are the same."""

@@ -39,6 +39,7 @@ MAX_BYTES = 2**32
 # Decoded size of a file in multiples of its stored size, above which it is never assumed to be: the
 # footers of smaller files are not read.
 _GROWTH = 8
+_NAMED = 5  # columns in a message
 _TRIED = 3  # largest files, one of which must have the columns
 _READERS = 16  # folders that are listed at once, or footers that are read
 _CONVERT = "Convert them to numbers, or leave out the columns, or the file."
@@ -220,6 +221,7 @@ class PartReader:
 
         try:
             with self.fs.open(part.path, "rb") as handle, pq.ParquetFile(handle) as parquet:
+                _require_columns(parquet.schema_arrow.names, self.columns, part.path)
                 groups = range(parquet.num_row_groups)
                 chosen = list(groups if part.row_groups is None else part.row_groups)
                 _require_small(parquet.metadata, chosen, len(self.columns))
@@ -229,6 +231,8 @@ class PartReader:
                 # each column is freed as it is converted, so that memory holds one table
                 table = table.select(list(self.columns))
                 frame = to_frame(table, self_destruct=True)
+        except ChunkError:
+            raise
         except Exception as error:  # decoders raise errors of many kinds
             where = "" if part.row_groups is None else f" (row groups {list(part.row_groups)})"
             raise ChunkError(
@@ -241,6 +245,22 @@ class PartReader:
         except InputError as error:
             raise ChunkError(str(error)) from error
         return frame
+
+
+def _require_columns(found: Sequence[str], wanted: Sequence[str], path: str) -> None:
+    """Refuse a file that lacks a column that other files have."""
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        others = [name for name in found if name not in wanted]
+        raise ChunkError(
+            f"{path} could not be read: it lacks the columns {_listed(missing)}"
+            + (f", and has {_listed(others)} beside the others" if others else "")
+            + ". Restore or rename the columns, or leave out the file."
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:_NAMED])) + (", ..." if len(names) > _NAMED else "")
 
 
 def _require_small(metadata: Any, row_groups: list[int], n_columns: int) -> None:

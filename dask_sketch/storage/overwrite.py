@@ -12,6 +12,11 @@ from urllib.request import url2pathname
 
 from dask_sketch.errors import ArtifactError
 
+
+class OccupiedError(ArtifactError):
+    """A path that holds something else, which is not replaced."""
+
+
 _MAX_METADATA = 2**20  # bytes of metadata that are read to recognise an artifact
 _PAGE = b"<!doctype html"
 
@@ -87,7 +92,7 @@ def require_writable_page(path: Path) -> None:
             with path.open("rb") as file:
                 start = file.read(len(_PAGE)).lower()
         if start not in (b"", _PAGE):
-            raise ArtifactError(
+            raise OccupiedError(
                 f"path={str(path)!r} exists and is not an HTML page, so it is not overwritten. "
                 "Choose another path, or remove it."
             )
@@ -188,8 +193,8 @@ def _is_artifact(attributes: Any) -> bool:
     return str(attributes.get("written_by")).startswith("dask-sketch")
 
 
-def _refusal(store: str) -> ArtifactError:
-    return ArtifactError(
+def _refusal(store: str) -> OccupiedError:
+    return OccupiedError(
         f"store={store!r} exists and is neither a sketch nor a model, so it is not overwritten. "
         "Choose another path, or remove it."
     )

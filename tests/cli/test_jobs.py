@@ -89,6 +89,27 @@ def test_history_by_job_file_and_by_ledger(make_place: Make) -> None:
     assert "cost in noise levels" in text
 
 
+def test_history_names_the_failure_of_the_last_run(make_place: Make) -> None:
+    place = make_place(10, DECODE + "[limits]\nattempts = 1\n")
+    call("run", place.file)
+    assert answer("history", place.file)["failure"] is None
+    good = (place.store / "c/3/0").read_bytes()
+    (place.store / "c/3/0").write_bytes(b"nonsense")
+    (message,) = errors(FAILED, "run", place.file)
+    failure = answer("history", place.file)["failure"]
+    assert isinstance(failure, dict)
+    assert (failure["run"], f"error: {failure['error']}") == (2, message)
+    assert call("history", place.file).stdout.endswith(f"failed: {failure['error']}\n")
+    (place.store / "c/3/0").write_bytes(good)
+    call("run", place.file)
+    with place.ledger().lock():
+        errors(LOCKED, "run", place.file)  # no failure: the other run may end well
+    assert answer("history", place.file)["failure"] is None
+    zarr.open_array(str(place.store), mode="r+").resize((ROWS, 2))
+    (message,) = errors(REFUSED, "run", place.file)  # before the ledger is locked
+    assert message.endswith(answer("history", place.file)["failure"]["error"])  # type: ignore[index]
+
+
 def test_verify(make_place: Make) -> None:
     place = make_place(10)
     call("run", place.file)

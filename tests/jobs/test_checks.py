@@ -13,6 +13,7 @@ import dask_sketch as ds
 from dask_sketch.cli.jobs import BREACH, REFUSED_MODEL
 from dask_sketch.cli.main import cli
 from dask_sketch.decoders.misfit import loss_to_rival
+from dask_sketch.errors import ChunkError
 from dask_sketch.jobs.verify import records_text
 
 Make = Callable[..., Place]
@@ -55,7 +56,11 @@ def test_a_dead_feed_is_a_breach(make_place: Make, n_good: int, percent: str) ->
     assert answers["good"].startswith("!No: ")
     assert percent in answers["good"]
     assert "the source" in answers["done"]
+    assert "This run read no samples" in answers["time"] or n_good
     outcome = place.run()  # nothing is new
+    (note,) = outcome.notes
+    assert "limits.partitions" in note
+    assert note in answers_in(place.folder / "r.html")["done"]
     assert (outcome.omitted, outcome.breaches) == (0, ())
     assert "done, limits" in (place.folder / "r.html").read_text()
 
@@ -77,10 +82,13 @@ def test_too_few_and_too_many_rows_and_partitions(make_place: Make, key: str) ->
     size = ROWS if key == "rows" else 1
     place = make_place(10)
     place.write(f"[limits]\n{key} = [{2 * size}, {10 * size}]\n")
-    assert place.run().breaches == ()
+    first = place.run()
+    assert (first.breaches, first.notes) == ((), ())
     for n_new, expected in ((0, "read 0 "), (1, f"read {size} "), (11, f"read {11 * size} ")):
         place.append(rows_of(n_new * ROWS, seed=n_new))
-        (text,) = place.run().breaches
+        outcome = place.run()
+        assert outcome.notes == ()
+        (text,) = outcome.breaches
         assert text.startswith(f"limits.{key} = [{2 * size}, {10 * size}]: ")
         assert expected in text
 
@@ -150,3 +158,35 @@ def test_a_model_below_the_pilot_is_refused(make_place: Make) -> None:
         (text,) = place.run().refused
     assert text.startswith("limits.nats = 0.1: model is ")
     assert "nats a sample below one Gaussian" in text
+
+
+@pytest.mark.usefixtures("no_drawing")
+def test_a_cost_far_above_the_last_one_is_noted(make_place: Make) -> None:
+    place = make_place(20, DECODE + OUTPUTS)
+    assert place.run().notes == ()
+    rows = rows_of(2 * ROWS, seed=5)
+    place.append(rows)
+    assert place.run().notes == ()
+    rows[:, 1] = 9.0 * rows[:, 1] + 32.0  # another unit
+    place.append(rows)
+    outcome = place.run()
+    (note,) = outcome.notes
+    assert "limits.cost = 10 " in note
+    assert note in str(outcome)
+    assert note in answers_in(place.folder / "r.html")["done"]
+
+
+def test_partitions_of_a_run_that_failed_count_for_the_next(make_place: Make) -> None:
+    place = make_place(10)
+    place.write("[limits]\nattempts = 1\n")
+    place.run()
+    place.append(rows_of(3 * ROWS, seed=1))
+    good = (place.store / "c/11/0").read_bytes()
+    (place.store / "c/11/0").write_bytes(b"nonsense")
+    with pytest.raises(ChunkError):
+        place.run()
+    (place.store / "c/11/0").write_bytes(good)
+    outcome = place.run()
+    assert (outcome.run, outcome.new) == (2, 1)
+    (note,) = outcome.notes
+    assert note.startswith("2 partitions ")

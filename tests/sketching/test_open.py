@@ -269,6 +269,8 @@ def rewritten(sample, tmp_path, change):
         lambda d: d.assign_attrs(weight_steps="heavy"),
         lambda d: d.assign_attrs(weight_steps="9" * 5000),
         lambda d: d.assign_attrs(squared_weight_steps="0"),
+        lambda d: d.assign_attrs(squared_weight_steps=str(2**200)),
+        lambda d: d.assign_attrs(squared_weight_steps="1"),
         lambda d: d.assign_attrs(weight_steps=str(2**128)),
         lambda d: d.drop_attrs(),
         lambda d: d.assign(moment_high=("other", np.zeros(7, dtype=int))),

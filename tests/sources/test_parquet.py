@@ -127,6 +127,16 @@ def test_a_column_that_is_text_in_a_later_file_is_named(values, tmp_path):
         run(tmp_path)
 
 
+@pytest.mark.parametrize("columns", [["a", "b", "sea"], ["a", "b"]])
+def test_a_column_that_a_later_file_lacks_is_named(columns, tmp_path):
+    pd.DataFrame(X, columns=NAMES).to_parquet(tmp_path / "0.parquet")
+    table = pd.DataFrame(X[:5, : len(columns)], columns=columns)
+    table.to_parquet(tmp_path / "1.parquet", index=False)
+    with pytest.raises(ChunkError, match=r"1\.parquet .* lacks the columns 'c'") as caught:
+        run(tmp_path)
+    assert ("'sea'" in str(caught.value)) == ("sea" in columns)
+
+
 DAMAGES = [
     b"", b"3", b'"a"', b"[" * 100_000, b'{"columns": [{"pandas_type": "categorical"}]}',
     b'{"columns": [], "index_columns": [{"kind": "range"}]}',

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from every_artifact import content, made
 
 import dask_sketch as ds
 from dask_sketch.errors import ArtifactError
@@ -191,13 +192,26 @@ def frame_that_states(size):
     )
 
 
-def test_a_bomb_in_an_artifact(stored):
-    metadata = an_array_of(stored)
-    edit(metadata, lambda d: d.update(codecs=[
+NEWER = ["second moments", "phases", "components", "heavy tails", "latent classes", "group"]
+
+
+@pytest.mark.parametrize("kind", ["sketch", *NEWER])
+def test_a_bomb_in_an_artifact(kind, tmp_path):
+    """Of every kind, in each of its arrays: refused before memory is taken."""
+    stored = tmp_path / "s.zarr"
+    made(kind).to_zarr(stored)
+    codecs = [
         {"name": "bytes", "configuration": {"endian": "little"}},
         {"name": "zstd", "configuration": {"level": 0, "checksum": False}},
-    ]))  # fmt: skip
-    (chunk,) = (p for p in metadata.parent.rglob("*") if p.is_file() and p.name != "zarr.json")
-    chunk.write_bytes(frame_that_states(4 * 10**9))
-    with pytest.raises(ArtifactError, match="decompresses to over"):
-        ds.open(stored)
+    ]
+    files = sorted(path for path in stored.rglob("*") if path.is_file())
+    for path in (path for path in files if path.name != "zarr.json"):
+        metadata = stored / path.relative_to(stored).parts[0] / "zarr.json"
+        before, chunk = metadata.read_text(), path.read_bytes()
+        edit(metadata, lambda d: d.update(codecs=codecs))
+        path.write_bytes(frame_that_states(4 * 10**9))
+        with pytest.raises(ArtifactError, match="decompresses to over"):
+            ds.open(stored)
+        metadata.write_text(before)
+        path.write_bytes(chunk)
+    assert content(ds.open(stored)) == content(made(kind))

@@ -28,6 +28,7 @@ BINADES = 4  # powers of two whose weights are summed together, so that e is a m
 FEATURE_FRACTION = CONTRIBUTION - MIN_EXPONENT  # quanta of the moments of the features, 2**-62
 WEIGHT_FRACTION = WEIGHT_BITS - MIN_EXPONENT  # quanta of the total weight, 2**-80
 SQUARED_FRACTION = WEIGHT_BITS - 2 * MIN_EXPONENT  # quanta of the sum of squared weights, 2**-112
+_SLACK = 1.0 + 2.0**-10  # of sums that were multiplied and rounded
 MAX_TOTAL_WEIGHT = 2**47 - 2**30  # of all weights
 _Words = NDArray[np.int64]
 
@@ -276,6 +277,27 @@ def _canonical(high: _Words, low: _Words) -> tuple[_Words, _Words]:
     _carry(high, low)
     _require_room(high)
     return high, low
+
+
+def are_possible_squares(total: Any, squares: Any, count: Any) -> Any:
+    """Whether ``count`` weights ``>= 0`` can have this sum and this sum of squares.
+
+    By the inequality of Cauchy and Schwarz, ``total**2 / count <= squares <= total**2``; both are
+    allowed some rounding.
+
+    Parameters
+    ----------
+    total, squares, count
+        Sum of the weights, sum of their squares, and number of samples; numbers or arrays.
+
+    Examples
+    --------
+    >>> are_possible_squares(10.0, 10.0, 10), are_possible_squares(10.0, 1e9, 10)
+    (True, False)
+    """
+    least = squares + 2.0 ** (3 - WEIGHT_BITS + 2 * MIN_EXPONENT)  # a few quanta
+    too_large = squares > _SLACK * total**2 + (least - squares)
+    return (too_large == 0) & (total**2 <= _SLACK * count * least)
 
 
 def _signed(high: _Words, low: _Words, negative: NDArray[np.bool_]) -> tuple[_Words, _Words]:

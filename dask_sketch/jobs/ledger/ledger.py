@@ -14,6 +14,7 @@ from dask_sketch.jobs.ledger import history
 from dask_sketch.jobs.ledger.backends import Backend, open_backend
 from dask_sketch.jobs.ledger.batch import Member
 from dask_sketch.jobs.ledger.change import Change
+from dask_sketch.jobs.ledger.failure import Failure, write_failure
 from dask_sketch.jobs.ledger.garbage import collect
 from dask_sketch.jobs.ledger.history import JobModel, RunRecord
 from dask_sketch.jobs.ledger.lock import STALE_AFTER, Lock
@@ -308,6 +309,18 @@ class Ledger(LedgerReader):
             self._publish(*prepared)
         self._collect(strict=not undo)
         return None
+
+    def record_failure(self, started: str, ended: str, error: str) -> None:
+        """Record that a run failed, for :attr:`failure`; needs no lock, and raises no errors.
+
+        Parameters
+        ----------
+        started, ended
+            Times in ISO 8601 with time zone.
+        error
+            Message of the error, without secrets.
+        """
+        write_failure(self.backend, Failure(self.next_run, started, ended, error))
 
     def erase_rows(self) -> None:
         """Erase the random rows of all partitions at once, and keep none from then on.

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from dask_sketch.errors import LedgerError, SketchError
 from dask_sketch.features.kernels.fixed_point import FixedPoint
+from dask_sketch.jobs.ledger.objects import LONG, long_bytes
 from dask_sketch.sketching.moment_grid import MomentGrid
 from dask_sketch.sketching.second_moments import SecondMoments
 
 WORDS = "words"  # name of the array
 MAX_BYTES = 2**31 - 2**16  # of one row: the limit of the codec
-_LONG = 24  # bytes of the sum of the squared weights
-_HEAD = 2 + _LONG // 8
+_HEAD = 2 + LONG // 8
 LAYOUT = (
     "words: a row for each partition, of int64: count, omitted; squared_weight_steps of 24 bytes, "
     "the least first; then sums_high and sums_low, as dask-sketch/second-moments version 1 has "
@@ -34,7 +34,7 @@ def stack(moments: Sequence[SecondMoments], grid: MomentGrid) -> dict[str, NDArr
     ((shape, kind),) = shapes(len(moments), grid).values()
     words = np.zeros(shape, kind)
     for row, one in zip(words, moments, strict=True):
-        long = one.squared_weight_quanta.to_bytes(_LONG, "little")
+        long = long_bytes(one.squared_weight_quanta)
         row[:2] = one.count, one.omitted
         row[2:_HEAD] = np.frombuffer(long, dtype="<i8")
         np.concatenate([one.sums.high, one.sums.low], out=row[_HEAD:])

@@ -33,6 +33,8 @@ MAX_METADATA = 64 * 2**20  # bytes of the metadata of one group
 _OBJECT_NAME = re.compile(r"[a-z_]+/[0-9]{10}-[0-9a-f]{12}")
 _ARRAY_METADATA = 16 * 2**10  # bytes of the metadata of one array
 
+LONG = 24  # bytes of a sum of weights
+
 
 class NewerSchema(LedgerError):
     """A complete object of another schema version."""
@@ -259,6 +261,27 @@ def read_arrays(
         )
         for key, (shape, kind) in expected.items()
     }  # fmt: skip
+
+
+def long_bytes(value: int) -> bytes:
+    """Bytes of a sum of weights or of their squares, the least first.
+
+    Parameters
+    ----------
+    value
+        Sum in quanta, ``>= 0``.
+
+    Raises
+    ------
+    LedgerError
+        If it takes more than :data:`LONG` bytes.
+    """
+    if value.bit_length() > 8 * LONG:
+        raise LedgerError(
+            f"a sum of weights, or of their squares, takes {value.bit_length()} bits, and a "
+            f"ledger stores {8 * LONG}: multiply all weights by one smaller factor."
+        )
+    return value.to_bytes(LONG, "little")
 
 
 def encode_arrays(arrays: Mapping[str, NDArray[Any]]) -> dict[str, bytes]:

@@ -24,6 +24,7 @@ from dask_sketch.jobs.ledger.batch import (
     read_sketches,
     read_total,
 )
+from dask_sketch.jobs.ledger.failure import Failure, read_failure
 from dask_sketch.jobs.ledger.history import JobModel, RunRecord, read_records
 from dask_sketch.jobs.ledger.index import Index
 from dask_sketch.jobs.ledger.manifest import Manifest, newest, read_pilot
@@ -280,6 +281,12 @@ class LedgerReader:
     def next_run(self) -> int:
         """Number of the next or current run: one more than the last recorded."""
         return self._state.last_run + 1
+
+    @property
+    def failure(self) -> Failure | None:
+        """Failure of a run after the last complete one; ``None`` if there was none."""
+        found = read_failure(self.backend)
+        return found if found is not None and found.run == self.next_run else None
 
     @property
     def entries(self) -> Mapping[str, Entry]:

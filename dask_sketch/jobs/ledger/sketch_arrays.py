@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from dask_sketch.errors import LedgerError, SketchError
 from dask_sketch.features.feature_map import FeatureMap
-from dask_sketch.features.kernels.fixed_point import FixedPoint
+from dask_sketch.features.kernels.fixed_point import FixedPoint, are_possible_squares
 from dask_sketch.jobs.ledger import partition_rows
+from dask_sketch.jobs.ledger.objects import LONG, long_bytes
 from dask_sketch.sketching.missing import ARRAYS, MissingWeights, counter_sizes
 from dask_sketch.sketching.sketch import Sketch
 
 WORDS, BOUNDS, MISSING = "words", "bounds", "missing"  # names of the arrays
-_LONG = 24  # bytes of the sum of the weights, and of the sum of their squares
-_HEAD = 3 + 2 * _LONG // 8
+_HEAD = 3 + 2 * LONG // 8
 LAYOUT = (
     "words: a row for each partition, of int64: count, omitted, tight_bounds; weight_steps and "
     "squared_weight_steps of 24 bytes each, the least first; then the high and the low words of "
@@ -46,7 +46,7 @@ def shapes(
         BOUNDS: ((n, 2, feature_map.n_features), "float64"),
     }
     if with_missing:
-        width = _LONG // 8 + 2 * sum(counter_sizes(feature_map).values())
+        width = LONG // 8 + 2 * sum(counter_sizes(feature_map).values())
         found[MISSING] = (n, width), "int64"
     return found
 
@@ -81,8 +81,7 @@ def stack(
     words, bounds = found[WORDS], found[BOUNDS]
     for row, bound, sketch in zip(words, bounds, sketches, strict=True):
         long = b"".join(
-            steps.to_bytes(_LONG, "little")
-            for steps in (sketch.weight_quanta, sketch.squared_weight_quanta)
+            long_bytes(steps) for steps in (sketch.weight_quanta, sketch.squared_weight_quanta)
         )
         row[:3] = sketch.count, sketch.omitted, sketch.tight_bounds
         row[3:_HEAD] = np.frombuffer(long, dtype="<i8")
@@ -93,7 +92,7 @@ def stack(
     for row, sketch in zip(found.get(MISSING, ()), sketches, strict=False):
         if sketch.missing is not None:
             counters = [getattr(sketch.missing, name) for name in ARRAYS]
-            long = sketch.missing.weight_quanta.to_bytes(_LONG, "little")
+            long = long_bytes(sketch.missing.weight_quanta)
             parts = [word for each in counters for word in (each.high, each.low)]
             np.concatenate([np.frombuffer(long, dtype="<i8"), *parts], out=row)
     if with_rows:
@@ -116,7 +115,7 @@ def unstack(
     words, bounds = arrays[WORDS][row], arrays[BOUNDS][row]
     count, omitted, tight = map(int, words[:3])
     long = words[3:_HEAD].astype("<i8").tobytes()
-    weight, squared = (int.from_bytes(part, "little") for part in (long[:_LONG], long[_LONG:]))
+    weight, squared = (int.from_bytes(part, "little") for part in (long[:LONG], long[LONG:]))
     parts = np.split(words[_HEAD:].copy(), np.cumsum(_sizes(feature_map))[:-1])
     moments = [part.reshape(2, -1) for part in parts[:2]]
     steps = tuple(FixedPoint(*both) for both in (moments, parts[2:4], parts[4:]))
@@ -129,7 +128,7 @@ def unstack(
     if not sound or tight not in (0, 1):
         raise LedgerError(f"{label} holds impossible sums: it was edited or damaged.")
     try:
-        return Sketch(
+        found = Sketch(
             feature_map=feature_map,
             moment_quanta=steps[0],
             weight_quanta=weight,
@@ -145,11 +144,14 @@ def unstack(
         )
     except SketchError as error:
         raise LedgerError(f"{label} holds impossible sums: {error}") from error
+    if not are_possible_squares(found.total_weight, found.squared_weight, count):
+        raise LedgerError(f"{label} holds impossible weights: it was edited or damaged.")
+    return found
 
 
 def _missing_of(words: NDArray[np.int64], feature_map: FeatureMap) -> MissingWeights | None:
     """Counters of one row; None if all are zero."""
-    head, sizes = _LONG // 8, counter_sizes(feature_map)
+    head, sizes = LONG // 8, counter_sizes(feature_map)
     parts = np.split(words[head:].copy(), np.cumsum(np.repeat(list(sizes.values()), 2))[:-1])
     arrays = {name: FixedPoint(*parts[2 * i : 2 * i + 2]) for i, name in enumerate(sizes)}
     weight = int.from_bytes(words[:head].astype("<i8").tobytes(), "little")

@@ -197,7 +197,8 @@ def test_rows_come_back():
 
 
 @pytest.mark.parametrize(
-    ("word", "value"), [(0, -1), (1, -1), (0, 0), (5, -1), (9, -1), (-1, -1), (5, 2**62)]
+    ("word", "value"),
+    [(0, -1), (1, -1), (0, 0), (5, -1), (9, -1), (-1, -1), (5, 2**62), (4, 2**60), (0, 1)],
 )
 def test_impossible_numbers_are_refused(word, value):
     arrays = moment_arrays.stack([partial_moments(np.full((3, 3), 1.5), GRID)] * 2, GRID)
