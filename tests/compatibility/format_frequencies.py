@@ -14,6 +14,12 @@ def choose(uniform: np.ndarray, weights: list[float]) -> np.ndarray:
     return np.searchsorted(np.cumsum(np.asarray(weights) / np.sum(weights))[:-1], uniform, "right")
 
 
+def adapted(uniform: np.ndarray) -> np.ndarray:
+    """Adapted radii."""
+    tail = float.fromhex("0x1.0bbd40bcd5880p-2") * (1 - uniform)
+    return 2 * np.sqrt(np.maximum(special.gammainccinv(1.5, tail) / 2 - 1, 0))
+
+
 def scaled(rng: np.random.Generator, law: str, normal: np.ndarray) -> np.ndarray:
     """Rows with the radii of a distribution."""
     (m, d), sums = normal.shape, law == "sparse-sums"
@@ -24,8 +30,7 @@ def scaled(rng: np.random.Generator, law: str, normal: np.ndarray) -> np.ndarray
         order = d / 2 + choose(rng.random(m), [1, 2, 1 + 2 / d])
         radius = np.sqrt(2 * special.gammaincinv(order, uniform))
     else:
-        half = special.gammainccinv(1.5, special.gammaincc(1.5, 2) * (1 - uniform)) / 2
-        radius = 2 * np.sqrt(np.maximum(half - 1, 0)) * np.sqrt(0.5 if sums else 1)
+        radius = adapted(uniform) * np.sqrt(0.5 if sums else 1)
     if law == "sparse-radius":
         normal[rng.random((m, d)).argsort(axis=1) >= 4] = 0
     return normal * (radius / np.linalg.norm(normal, axis=1))[:, None]
@@ -65,10 +70,9 @@ def mixed_cycles(
         used = rng.random((n, d)).argsort(axis=1) < size[:, None]
         alone = used[:, levels == 0].any(axis=1) & (rng.random(n) < 0.5)
         used &= ~(alone[:, None] & (levels > 0))
-        half = special.gammainccinv(1.5, special.gammaincc(1.5, 2) * (1 - rng.random(n))) / 2
         normal[~used] = 0
         norm = np.linalg.norm(normal[:, levels == 0], axis=1)
-        normal *= (2 * np.sqrt(np.maximum(half - 1, 0)) / np.where(norm > 0, norm, 1))[:, None]
+        normal *= (adapted(rng.random(n)) / np.where(norm > 0, norm, 1))[:, None]
     cycles = normal / np.sqrt(variances[row]) / (2 * np.pi)
     u, size = rng.random((n, len(of))), levels[of]
     h = np.floor(u * size) if law == "gaussian" else np.floor(u * (size - 1)) + 1

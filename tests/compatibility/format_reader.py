@@ -121,18 +121,3 @@ def test_matrix(attrs: dict, arrays: dict) -> np.ndarray:
     shape = len(arrays["center"]), attrs["n_columns"]
     words = np.random.Philox(key=int(attrs["seed"])).random_raw(shape[0] * shape[1])
     return attrs["test_scale"] * (np.bitwise_count(words) - 32.0).reshape(shape)
-
-
-def phases_moment(attrs: dict, arrays: dict) -> np.ndarray:
-    """Complex moment of quantised phases."""
-    m, bits, n = (
-        json.loads(attrs["feature_map"])["n_frequencies"],
-        attrs["bits"],
-        len(arrays["packed"]),
-    )
-    digits = np.unpackbits(arrays["packed"], axis=1, count=m * bits).reshape(n, m, bits)
-    arcs, counters = digits @ 2 ** np.arange(bits)[::-1], -(-m // 16)
-    random = np.random.Philox(key=int(attrs["seed"])).advance(int(attrs["position"]) * counters)
-    words = random.random_raw(4 * n * counters).astype("<u8").view("<u2").reshape(n, -1)[:, :m]
-    phase = (arcs + 0.5) / 2**bits - words / 2**16 - 2.0**-17
-    return arrays.get("weights", np.ones(n)) @ np.exp(-2j * np.pi * phase) / np.sinc(0.5**bits)

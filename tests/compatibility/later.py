@@ -1,5 +1,5 @@
 """Stored values of kinds that came later: rows, missing values, rounded sums, second moments,
-principal components, quantised phases.
+phases, models and estimators.
 
 ``later.zip`` and ``later.json`` were made once, by ``python -m compatibility.later`` with ``tests``
 on the path. Cases that are added are appended: what is stored is never made again.
@@ -17,6 +17,8 @@ import numpy as np
 
 import dask_sketch as ds
 from compatibility import cases, format_reader
+from dask_sketch.distributions import DistributionClassifier, DistributionRegressor
+from dask_sketch.models import AlphaStableMixture, LatentClassMixture, VonMisesFisherMixture
 from dask_sketch.models.principal_components import PrincipalComponents
 from dask_sketch.sketching.moment_grid import MomentGrid
 from dask_sketch.sketching.quantized_phases import quantize_phases
@@ -29,6 +31,17 @@ SPARSE = cases.specification(
     n_features=6, scale=1.0, law="sparse-sums", seed=23, center=[0.0] * 6, n_frequencies=64
 )
 GRID = MomentGrid(np.zeros(9), np.ones(9))
+SEVERAL = [[1.0, 0.5, 2.0, 0.25, 1.5, 3.0], [0.25, 2.0, 1.0, 1.0, 0.5, 0.125]]
+DIAGONAL = np.diag([0.5, -1.0, 3.0, 0.75, 2.0, 1.25]).tolist()
+LEVELS = [None, ["red", "green", "blue"], None, [False, True], ["a", "b", "c", "d", "é"]]
+CODES = cases.samples(31, 80, 5).astype(np.float64)
+CODES[:, [1, 3, 4]] = np.abs(CODES[:, [1, 3, 4]] * 128) % [3, 2, 5]
+MEANS = [[0.5, -2.0, 1.0], [3.0, 0.25, -1.0]]
+MATRICES = [[[2.0, 0.5, 0.0], [0.5, 1.0, -0.25], [0.0, -0.25, 0.5]], np.diag([1.0, 3.0, 0.5])]
+FACTORS = [[[1.0, 0.5], [0.25, -1.0], [2.0, 0.0]], [[0.5, 2.0], [3.0, 0.125], [1.0, -0.5]]]
+LABELS = np.repeat(np.arange(16), 10)  # of groups for estimators, whose means are TARGETS
+TARGETS = np.arange(16) % 5 / 2 - 1.0
+ROWS = cases.samples(39, 160, 2) + TARGETS[LABELS][:, None].astype(np.float32)
 
 # For each value: the function that computes it again, by the names of today.
 VALUES: dict[str, Any] = {
@@ -57,7 +70,87 @@ VALUES: dict[str, Any] = {
     "second-moments-pairwise": lambda: ds.second_moments(
         MISSING, like=MomentGrid(np.zeros(6), np.ones(6), pairwise=True), nan_policy="available"
     ),
+    "all-rows": lambda: sketch(  # weights of zero add nothing, but count
+        cases.samples(27, 24, 3), small(3, 12, center=[0.5, 0.0, -0.25]), cases.weights(27, 24),
+        sample=64,
+    ),
+    "all-rows-float64": lambda: sketch(
+        cases.samples(28, 24, 3) / 3.0, small(3, 12, dtype="float64", scale=0.7, law="gaussian"),
+        cases.weights(28, 24) / 3.0, sample=64,
+    ),
+    "all-rows-sparse-sums": lambda: sketch(
+        cases.samples(29, 24, 6), small(6, 40, law="sparse-sums", seed=29), sample=64
+    ),
+    "sparse-radius": lambda: sketch(
+        cases.samples(30, 60, 7), small(7, 33, law="sparse-radius", seed=30), sample=False
+    ),
+    "sparse-sums-diagonal": lambda: sketch(
+        cases.samples(30, 60, 6),
+        small(6, 45, law="sparse-sums", whitening=DIAGONAL, scale=None, covariances=SEVERAL),
+        sample=False,
+    ),
+    "categories": lambda: sketch(
+        CODES, small(5, 40, law="sparse-radius", categories=LEVELS, seed=31), sample=False
+    ),
+    "categories-gaussian": lambda: sketch(
+        CODES, small(5, 20, law="gaussian", categories=LEVELS, scale=None,
+                     covariances=[row[:5] for row in SEVERAL]), sample=False,
+    ),
+    "normalize": lambda: sketch(
+        np.vstack([cases.samples(32, 59, 4), np.zeros((1, 4), np.float32)]),
+        small(4, 24, normalize=True, scale=0.25), nan_policy="omit", sample=100,
+    ),
+    "rounded-missing": lambda: sketch(
+        MISSING, small(6, 40, law="sparse-radius"), nan_policy="available", sample=False
+    ).rounded(3),
+    "missing-groups": lambda: ds.partial_sketch(
+        MISSING[:90], ds.FeatureMap.from_spec(small(6, 20, law="sparse-radius")),
+        groups=np.tile(np.array([b"a", b"long", b"b"]), 30), nan_policy="available",
+    ),
+    "full": lambda: ds.GaussianMixture([0.25, 0.75], MEANS, MATRICES, covariance_type="full"),
+    "tied": lambda: ds.GaussianMixture([0.25, 0.75], MEANS, MATRICES[0], covariance_type="tied"),
+    "spherical": lambda: ds.GaussianMixture(
+        [0.25, 0.75], MEANS, [2.0, 0.5], covariance_type="spherical"
+    ),
+    "low-rank": lambda: ds.GaussianMixture(
+        [0.25, 0.75], MEANS, FACTORS, covariance_type=("low-rank", 1)
+    ),
+    "von-mises-fisher": lambda: VonMisesFisherMixture(
+        [0.25, 0.75], [[0.6, 0.8], [-1.0, 0.0]], [20.0, 0.5]
+    ),
+    "alpha-stable": lambda: AlphaStableMixture(
+        [0.25, 0.75], MEANS, [[1.0, 2.0, 0.5], [0.25, 1.0, 1.0]], [1.25, 2.0]
+    ),
+    "latent-classes": lambda: LatentClassMixture(
+        [0.25, 0.75], [[0.5, 0.25, 0.25, 1.0, 0.0], [0.125, 0.125, 0.75, 0.5, 0.5]],
+        (("red", "green", "blue"), None, (False, True)),
+        [[1.5], [-2.0]], [[0.5], [3.0]],
+    ),
+    "regressor": lambda: DistributionRegressor(5, random_state=1).fit(
+        groups("clustering"), TARGETS
+    ),
+    "classifier": lambda: DistributionClassifier(4, kernel="rbf", layer="random").fit(
+        groups("adapted-radius"), np.array(["low", "middle", "high"])[np.arange(16) % 5 // 2]
+    ),
+    "linear-classifier": lambda: DistributionClassifier(kernel="linear", loss="logistic").fit(
+        groups("adapted-radius"), np.arange(16) % 5 > 2
+    ),
 }  # fmt: skip
+# Values whose last bits depend on libraries of linear algebra: they are not computed again.
+FITTED = ("regressor", "classifier", "linear-classifier")
+
+
+def small(d: int, m: int, **fields: Any) -> str:
+    return cases.specification(
+        **{"n_features": d, "n_frequencies": m, "scale": 1.0, "center": [0.0] * d} | fields
+    )
+
+
+def groups(law: str) -> ds.SketchGroup:
+    """Groups for the estimators, of unlike sizes."""
+    kept = np.arange(160) % 10 <= LABELS % 7 + 1
+    spec = small(2, 9, law=law, seed=39)
+    return ds.partial_sketch(ROWS[kept], ds.FeatureMap.from_spec(spec), groups=LABELS[kept])
 
 
 def sketch(x: np.ndarray, spec: str, *arguments: Any, **options: Any) -> ds.Sketch:
@@ -68,10 +161,14 @@ def fingerprint(value: bytes) -> dict[str, Any]:
     """Attributes, and the SHA-256 of each array, as FORMAT.md describes them."""
     attrs, arrays, _ = format_reader.read(value)
     left_out = ("checksum", "written_by", "convention")
-    return {
+    found = {
         "attrs": {name: attrs[name] for name in sorted(attrs) if name not in left_out},
         "sha256": {name: cases.sha256(arrays[name].tolist()) for name in sorted(arrays)},
     }
+    if attrs.get("sample_threshold") == "inf":  # all rows are there: plain sums
+        sums = {name: format_reader.whole(arrays, name) for name in ("moment", "first", "second")}
+        found["sums"] = {name: json.dumps(values.tolist()) for name, values in sums.items()}
+    return found
 
 
 def stored() -> dict[str, bytes]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
 import dask_sketch as ds
 from compatibility import cases, later
 from compatibility import format_frequencies as frequencies
+from compatibility import format_models as models
 from compatibility import format_reader as reader
+from compatibility import format_rows as rows
 from compatibility.test_stored import GROUPS, SKETCHES
 from dask_sketch.sketching.quantized_phases import quantize_phases
 from dask_sketch.validation.choices import DISTRIBUTIONS
@@ -126,7 +130,7 @@ MOMENTS = {
     "all": lambda: (later.stored()["second-moments"], later.WIDE, cases.weights(26, 200)),
     "columns": lambda: (later.stored()["second-moments-columns"], later.WIDE, np.ones(200)),
     "pairwise": lambda: (
-        ds.second_moments(later.MISSING, nan_policy="available").to_bytes(),
+        later.stored()["second-moments-pairwise"],
         PARTLY.astype(float),
         np.ones(len(PARTLY)),
     ),
@@ -161,7 +165,7 @@ def test_quantized_phases(weights):
     attrs, arrays, _ = reader.read(message.to_bytes())
     expected = message.sketch()
     np.testing.assert_allclose(
-        reader.phases_moment(attrs, arrays), expected.moment_sum, rtol=1e-7, atol=1e-5
+        rows.phases_moment(attrs, arrays), expected.moment_sum, rtol=1e-7, atol=1e-5
     )
     sums = reader.whole(arrays, "first").astype(float) * 2.0**-62 * arrays["unit"]
     np.testing.assert_allclose(sums, expected.first_moment)
@@ -188,3 +192,98 @@ def test_edited_content_is_noticed(tmp_path):
     zarr.open_group(tmp_path / "s.zarr").attrs["count"] = 301
     with pytest.raises(ValueError, match="checksum"):
         reader.read(str(tmp_path / "s.zarr"))
+
+
+STORED = {name: reader.read(value)[:2] for name, value in later.stored().items()}
+OF_MAPS = [name for name, (attrs, _) in STORED.items() if "feature_map" in attrs]
+
+
+@pytest.mark.parametrize("name", OF_MAPS)
+def test_digests_and_units_of_stored_values(name):
+    attrs, arrays = STORED[name]
+    cycles = frequencies.sample_frequencies(attrs["feature_map"])
+    assert frequencies.digest(attrs["feature_map"], cycles) == attrs["digest"]
+    if "unit" in arrays:
+        np.testing.assert_array_equal(rows.units(attrs["feature_map"]), arrays["unit"])
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, (attrs, _) in STORED.items() if attrs.get("sample_threshold") == "inf"]
+)
+def test_sums_follow_from_all_rows(name):
+    attrs, arrays = STORED[name]
+    spec, x = attrs["feature_map"], arrays["sample_rows"]
+    found = rows.row_sums(spec, x, arrays["sample_row_weights"])
+    for sum_name in ("weight", "squared_weight"):
+        assert int(attrs[f"{sum_name}_steps"]) == found[sum_name]
+    for sum_name in ("first", "second"):
+        np.testing.assert_array_equal(reader.whole(arrays, sum_name), found[sum_name])
+    moment, bound, step = rows.row_moment(spec, x, arrays["sample_row_weights"])
+    whole = reader.whole(arrays, "moment")
+    assert not (whole % step).any()
+    real, imaginary = whole.astype(float) * 2.0**-71
+    assert max(abs(real - moment.real).max(), abs(imaginary - moment.imag).max()) <= bound
+    np.testing.assert_array_equal(arrays["sample_importance"], arrays["sample_row_weights"])
+
+
+def test_keys_follow_from_the_positions():
+    attrs, arrays = STORED["rows"]
+    x = cases.samples(21, 500, 3)
+    keys = rows.row_keys(attrs["feature_map"], np.arange(500), np.ones(500))
+    chosen = np.argsort(keys)[: attrs["sample_size"] + 1]
+    assert keys[chosen[-1]] == float.fromhex(attrs["sample_threshold"])
+    np.testing.assert_array_equal(arrays["sample_keys"], keys[chosen[:-1]])
+    np.testing.assert_array_equal(arrays["sample_rows"], x[chosen[:-1]])
+
+
+def test_rows_of_length_one_are_those_that_are_summed():
+    attrs, arrays = STORED["normalize"]
+    found = rows.unit_rows(cases.samples(32, 59, 4))
+    order = np.argsort(rows.row_keys(attrs["feature_map"], np.arange(59), np.ones(59)))
+    np.testing.assert_array_equal(arrays["sample_rows"], found[order])
+
+
+def test_stored_phases():
+    attrs, arrays = STORED["quantized-phases"]
+    np.testing.assert_allclose(
+        rows.phases_moment(attrs, arrays),
+        ds.open(later.stored()["quantized-phases"]).sketch().moment_sum,
+        atol=1e-7 * float(arrays["weights"].sum()),
+    )
+
+
+@pytest.mark.parametrize("name", ["full", "tied", "spherical", "low-rank"])
+def test_covariances_of_stored_mixtures(name):
+    model = ds.open(later.stored()[name])
+    np.testing.assert_array_equal(
+        models.covariance_matrices(*STORED[name]), model.covariance_matrices
+    )
+
+
+@pytest.mark.parametrize("name", ["von-mises-fisher", "alpha-stable", "latent-classes"])
+def test_arrays_of_stored_models(name):
+    attrs, arrays = STORED[name]
+    model = ds.open(later.stored()[name])
+    for field, values in arrays.items():
+        np.testing.assert_array_equal(values, getattr(model, field))
+    if "categories" in attrs:
+        levels = [None if one is None else list(one) for one in model.categories.levels]
+        assert json.loads(attrs["categories"]) == levels
+
+
+@pytest.mark.parametrize("name", later.FITTED)
+def test_predictions_of_stored_estimators(name):
+    attrs, arrays = STORED[name]
+    law = json.loads(attrs["feature_map"])["law"]
+    group, estimator = later.groups(law), ds.open(later.stored()[name])
+    found = reader.read(group.to_bytes())[:2]
+    z, n = reader.group_z(*found), group.total_weight**2 / group.squared_weight
+    predicted = models.predict(attrs, arrays, z, n)
+    if name != "regressor":
+        np.testing.assert_array_equal(predicted, estimator.predict(group))
+        return
+    np.testing.assert_allclose(predicted, estimator.predict(group), rtol=1e-9)
+    width = models.half_widths(attrs, arrays, n, 0.25)
+    low, high = estimator.predict_interval(group, level=0.25).T
+    np.testing.assert_allclose(predicted - width, low, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(predicted + width, high, rtol=1e-9, atol=1e-12)
