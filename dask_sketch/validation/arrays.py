@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_sketch.errors import InputError, SketchError
+from dask_sketch.errors import ArtifactError, InputError, SketchError
 
 _REMEDIES = {
     "samples": "Give x.filled(np.nan), and nan_policy='omit' to omit those rows.",
@@ -167,12 +167,28 @@ class FrozenDataclass:
 
     Only the fields are pickled, and ``__post_init__`` runs again: arrays of NumPy are writeable
     after a pickle, and if one of them changed, a sketch would not be that of its samples any more.
-    Cached values are not pickled.
+    Cached values are not pickled. A pickle of other fields, by another version, is refused.
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
-        own: Any = self  # each subclass is a dataclass
-        return type(self), tuple(getattr(self, field.name) for field in fields(own))
+        names = _fields_of(type(self))
+        return _restored, (type(self), names, tuple(getattr(self, name) for name in names))
+
+
+def _fields_of(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
+
+
+def _restored(kind: type, names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
+    """Rebuild a frozen dataclass from its pickled fields."""
+    if names != _fields_of(kind):
+        other = sorted({*names} ^ {*_fields_of(kind)})
+        raise ArtifactError(
+            f"this pickle of {kind.__name__} is of another version of dask-sketch, which differs "
+            f"in {', '.join(other) or 'the order of its fields'}: read it with that version, and "
+            "store what lasts by to_zarr or to_bytes."
+        )
+    return kind(*values)
 
 
 def unit_rows(rows: NDArray[Any]) -> NDArray[np.float64]:
