@@ -6,6 +6,7 @@ from dask_sketch.diagnostics.bootstrap import Bootstrap, bootstrap
 from dask_sketch.diagnostics.fit import FitDiagnostics, diagnose
 from dask_sketch.diagnostics.guarantees import (
     Guarantees,
+    component_risk_bound,
     excess_risk_bound,
     prune_close_centroids,
     sample_isometry,
@@ -19,6 +20,7 @@ __all__ = [
     "Guarantees",
     "ModelSelection",
     "bootstrap",
+    "component_risk_bound",
     "diagnose",
     "excess_risk_bound",
     "prune_close_centroids",

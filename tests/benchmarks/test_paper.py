@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from sklearn.gaussian_process.kernels import RBF
 
 from dask_sketch import FeatureMap, GaussianMixture, decode
+from dask_sketch.diagnostics import component_risk_bound
 from dask_sketch.distributions import PatternSearch, ProbitRegions, mean_map_kernel
 from dask_sketch.models import random_mixture
 from tests.benchmarks import learning
@@ -181,6 +182,26 @@ def test_quadratic_measurements_have_the_stated_norms_and_are_decoded():
     operator = quadratic.rank_one(6, 40, rng)
     found = quadratic.semidefinite_decoder(operator, quadratic.measure(operator, matrix))
     np.testing.assert_allclose(found, matrix, atol=1e-5)
+
+
+def test_components_of_quadratic_measurements_are_within_the_bound():
+    """Theorem 3.1, with the restricted isometry (32) of sampled matrices of rank 2 k."""
+    rng, d, k = np.random.default_rng(0), 8, quadratic.K
+    operator = quadratic.dense(d, 250, rng)
+    ratios = []
+    for _ in range(200):
+        pair = [quadratic.positive(rng.normal(size=(d, d)), k) for _ in range(2)]
+        apart = pair[0] - pair[1]
+        ratios.append((quadratic.measure(operator, apart) ** 2).sum() / (apart**2).sum())
+    delta = np.abs(np.array(ratios) - 1.0).max()
+    assert delta < 0.6
+    axes = np.linalg.qr(rng.normal(size=(d, d)))[0]
+    covariance = (axes / np.arange(1.0, d + 1.0)) @ axes.T
+    components = quadratic.low_rank(operator, covariance)
+    risk = np.trace(covariance) - np.trace(components @ covariance @ components.T)
+    best = (1.0 / np.arange(k + 1.0, d + 1.0)).sum()  # eq. (212)
+    bound = component_risk_bound(k, best, 0.0, delta=delta)
+    assert 0.0 <= risk - best <= 0.02 * bound.total  # the bound is far from sharp
 
 
 def test_exact_sketch_gives_the_distribution_back():

@@ -145,6 +145,9 @@ def test_diagnose(data: str, sketched: Path) -> None:
     assert (told["cost"], told["findings"], told["heldout"]) == (found.cost, {}, None)
     assert told["linearization"]["expected_cost"] == found.linearization.expected_cost
     assert call("diagnose", "model.zarr", "sketch.zarr").stdout == f"{found!r}\n"
+    assert told["theory"] is None
+    theory = answer("diagnose", "model.zarr", "sketch.zarr", "--theory")["theory"]
+    assert theory["n_frequencies"] == source.feature_map.n_frequencies
     poor = answer("diagnose", "poor.zarr", "sketch.zarr")
     assert "misfit" in poor["findings"]
     assert poor["findings"]["misfit"] in call("diagnose", "poor.zarr", "sketch.zarr").stdout
