@@ -1,4 +1,4 @@
-"""Commands that compare distributions: ``compare``, ``compare-columns`` and ``drift``."""
+"""Commands that compare distributions: ``compare``, ``compare-all`` and others, and ``drift``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dask_sketch.cli.jobs import ALARM, with_codes
+from dask_sketch.cli.learn import read_column
 from dask_sketch.cli.options import (
     Command,
     Run,
@@ -29,6 +30,22 @@ from dask_sketch.errors import InputError
 
 if TYPE_CHECKING:
     from dask_sketch.features.feature_map import FeatureMap
+    from dask_sketch.sketching.group import SketchGroup
+
+
+def table_options(function: Command) -> Command:
+    """Add ``--labels``, ``--key`` and ``--strata``."""
+    function = click.option(
+        "--strata",
+        metavar="NAME",
+        help="Column of the CSV file, such as weekday, within whose values units are permuted.",
+    )(function)
+    function = click.option(
+        "--key", metavar="NAME", help="Column with the labels of the units; by default the first."
+    )(function)
+    return click.option(
+        "--labels", metavar="CSV", help="File with a header, and one row for each unit."
+    )(function)
 
 
 def level_options(function: Command) -> Command:
@@ -51,7 +68,7 @@ def level_options(function: Command) -> Command:
     epilog=examples(
         "compare monday.zarr tuesday.zarr",
         "compare a.zarr b.zarr --report page.html",
-        "compare a.zarr b.zarr --json",
+        "compare a.zarr b.zarr --labels days.csv --strata weekday",
     )
 )
 @click.argument("first")
@@ -59,6 +76,10 @@ def level_options(function: Command) -> Command:
 @click.option("--report", metavar="HTML", type=click.Path(dir_okay=False),
               help="Write the result as one page, with pictures.")  # fmt: skip
 @click.option("--overwrite", is_flag=True, help="Replace what exists at the path of the page.")
+@table_options
+@click.option("--serial", is_flag=True,
+              help="Neighbouring units depend on each other; those of SECOND precede those of "
+              "FIRST.")  # fmt: skip
 @level_options
 @seed_option
 @storage_option
@@ -69,6 +90,10 @@ def compare(
     second: str,
     report: str | None,
     overwrite: bool,
+    labels: str | None,
+    key: str | None,
+    strata: str | None,
+    serial: bool,
     level: float | None,
     tolerance: float | None,
     seed: int,
@@ -88,23 +113,31 @@ def compare(
     sides: list[Any] = [
         ds.open(path, storage_options=for_url(path, storage_options)) for path in (first, second)
     ]
+    order: dict[str, Any] = {"strata": None, "serial": serial}
+    if labels is not None or strata is not None or key is not None:
+        order["strata"] = [
+            one for side in sides for one in _strata(labels, side, key, strata, storage_options)
+        ]
     given = _given(level=level, tolerance=tolerance)
     with warnings.catch_warnings(record=True) as caught:
-        found = compare_groups(*sides, **given, seed=seed)
+        found = compare_groups(sides[0], sides[1], **given, **order, seed=seed)
     for one in caught:
         warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
     page = {}
     if report is not None:
         from dask_sketch.distributions import write_comparison
 
-        options = {"--level": level, "--tolerance": tolerance, "--seed": seed or None}
+        options = {"--labels": labels, "--key": key, "--strata": strata, "--level": level,
+                   "--tolerance": tolerance, "--seed": seed or None}  # fmt: skip
         words = [str(word) for pair in options.items() if pair[1] is not None for word in pair]
+        words += ["--serial"] if serial else []
         path = write_comparison(
             report,
             sides[0],
             sides[1],
             found,
             names=_names(first, second),
+            **order,
             seed=seed,
             source={"first": first, "second": second},
             warnings=[str(one.message) for one in caught],
@@ -115,6 +148,78 @@ def compare(
         page = {"report": str(path)}
     text = repr(found) + (f"\n\nreport  {report}" if page else "")
     run.answer(found.as_dict() | page, text)
+
+
+def _strata(
+    labels: str | None,
+    units: SketchGroup,
+    key: str | None,
+    strata: str | None,
+    storage_options: dict[str, Any] | None,
+) -> list[str]:
+    """Read the stratum of each unit."""
+    if labels is None:
+        raise click.UsageError("give --labels: the CSV file with the column of the strata.")
+    options = for_url(labels, storage_options)
+    found = read_column(labels, units.labels, key, strata, options, name="strata")
+    missing = next((label for label in units if label not in found), None)
+    if missing is not None:
+        raise InputError(
+            f"labels={labels!r} has no row for the {units.dim} {missing!s}: add it, or leave the "
+            "unit out of the sketches.",
+            parameter="labels",
+        )
+    return [found[label] for label in units]
+
+
+@click.command(
+    "compare-all",
+    epilog=examples(
+        "compare-all files.zarr --labels files.csv --by machine",
+        "compare-all days.zarr --labels days.csv --by machine --strata weekday --json",
+    ),
+)
+@click.argument("units")
+@table_options
+@click.option("--by", metavar="NAME",
+              help="Column with the group of each unit; by default the other one of two "
+              "columns.")  # fmt: skip
+@click.option("--level", type=click.FloatRange(0, 1, min_open=True, max_open=True), metavar="P",
+              help="Chance to find a difference where there is none; 0.05 by default.",
+              )  # fmt: skip
+@seed_option
+@storage_option
+@run_options
+def compare_all(
+    run: Run,
+    units: str,
+    labels: str | None,
+    key: str | None,
+    by: str | None,
+    strata: str | None,
+    level: float | None,
+    seed: int,
+    storage_options: dict[str, Any] | None,
+) -> None:
+    """Test whether many groups of UNITS, which `sketch --by` wrote, are of one distribution.
+
+    Units are files or days, whose rows may depend on each other; --labels tells the group of each,
+    such as its machine. Units without a row are left out.
+    """
+    from dask_sketch.distributions import compare_all as compare_groups
+    from dask_sketch.sketching.open import open_group
+
+    if labels is None:
+        raise click.UsageError("give --labels: the CSV file with the group of each unit.")
+    found = open_group(units, storage_options=for_url(units, storage_options))
+    options = for_url(labels, storage_options)
+    groups = read_column(labels, found.labels, key, by, options, name="by")
+    found = found.select([label in groups for label in found])
+    same = None if strata is None else _strata(labels, found, key, strata, storage_options)
+    test = compare_groups(
+        found, [groups[label] for label in found], strata=same, **_given(level=level), seed=seed
+    )
+    run.answer(test.as_dict(), repr(test))
 
 
 def _names(first: str, second: str) -> tuple[str, str]:

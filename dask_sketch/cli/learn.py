@@ -188,43 +188,8 @@ def read_targets(
         If the file cannot be read, a column is unknown, or a label is there twice or has no value.
     """
     import numpy as np
-    import pandas as pd
 
-    try:
-        table = pd.read_csv(path, dtype=str, keep_default_na=False, storage_options=storage_options)
-    except (OSError, ValueError) as error:
-        raise InputError(f"labels={path!r} cannot be read: {error}", parameter="labels") from error
-    names = list(map(str, table.columns))
-    key = names[0] if key is None else key
-    _require_column("key", key, names, path)
-    others = [name for name in names if name != key]
-    if target is None:
-        if len(others) != 1:
-            raise InputError(
-                f"target=None: {path} has the columns {_listed(names)}; choose one.",
-                parameter="target",
-            )
-        target = others[0]
-    _require_column("target", target, names, path)
-    if target == key:
-        raise InputError(
-            f"target={target!r} holds the labels of the groups: choose another column.",
-            parameter="target",
-        )
-    found = dict(zip(_as_labels(table[key], labels.dtype, path), table[target], strict=True))
-    if len(found) < len(table):
-        twice = table[key][table[key].duplicated()]
-        label = twice.iloc[0] if len(twice) else "a group"
-        raise InputError(f"key={key!r}: {path} has {label} twice.", parameter="key")
-    wanted = labels if labels.dtype.kind in "mM" else labels.tolist()
-    y = {label: found[label] for label in wanted if label in found}
-    for label, value in y.items():
-        if not value.strip():
-            raise InputError(
-                f"target={target!r} has no value for the group {label!s}: fill it in, or leave the "
-                "group out of the sketches.",
-                parameter="target",
-            )
+    y = read_column(path, labels, key, target, storage_options)
     try:
         numbers = np.array(list(y.values()), dtype=np.float64).tolist()
     except ValueError:
@@ -237,6 +202,76 @@ def read_targets(
             parameter="target",
         )
     return dict(zip(y, numbers, strict=True))
+
+
+def read_column(
+    path: str,
+    labels: Any,
+    key: str | None,
+    column: str | None,
+    storage_options: dict[str, Any] | None = None,
+    *,
+    name: str = "target",
+) -> dict[Any, str]:
+    """Read a column of a table of groups: a text for each label.
+
+    Parameters
+    ----------
+    path
+        Path or URL of a CSV file with a header.
+    labels
+        Labels of the groups. Rows with other labels are left out.
+    key, column
+        Column of the labels, by default the first one, and column to read, by default the other
+        one of two.
+    storage_options
+        Options of the file system of a URL.
+    name
+        Option of the column, for messages.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, a column is unknown, or a label is there twice or has no value.
+    """
+    import pandas as pd
+
+    try:
+        table = pd.read_csv(path, dtype=str, keep_default_na=False, storage_options=storage_options)
+    except (OSError, ValueError) as error:
+        raise InputError(f"labels={path!r} cannot be read: {error}", parameter="labels") from error
+    names = list(map(str, table.columns))
+    key = names[0] if key is None else key
+    _require_column("key", key, names, path)
+    others = [other for other in names if other != key]
+    if column is None:
+        if len(others) != 1:
+            raise InputError(
+                f"{name}=None: {path} has the columns {_listed(names)}; choose one.",
+                parameter=name,
+            )
+        column = others[0]
+    _require_column(name, column, names, path)
+    if column == key:
+        raise InputError(
+            f"{name}={column!r} holds the labels of the groups: choose another column.",
+            parameter=name,
+        )
+    found = dict(zip(_as_labels(table[key], labels.dtype, path), table[column], strict=True))
+    if len(found) < len(table):
+        twice = table[key][table[key].duplicated()]
+        label = twice.iloc[0] if len(twice) else "a group"
+        raise InputError(f"key={key!r}: {path} has {label} twice.", parameter="key")
+    wanted = labels if labels.dtype.kind in "mM" else labels.tolist()
+    values = {label: found[label] for label in wanted if label in found}
+    for label, value in values.items():
+        if not value.strip():
+            raise InputError(
+                f"{name}={column!r} has no value for the group {label!s}: fill it in, or leave the "
+                "group out of the sketches.",
+                parameter=name,
+            )
+    return values
 
 
 def _require_no_typing_error(y: dict[Any, str], path: str) -> None:

@@ -89,6 +89,7 @@ for command in (
     jobs.history,
     jobs.forget,
     compare.compare,
+    compare.compare_all,
     compare.compare_columns,
     compare.drift,
     report.report,

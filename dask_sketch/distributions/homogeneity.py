@@ -15,6 +15,7 @@ from dask_sketch.diagnostics.mmd import feature_weights
 from dask_sketch.display.html import card, html_table
 from dask_sketch.display.text import describe, fields_text, text_table
 from dask_sketch.distributions.bands import bands
+from dask_sketch.distributions.effect import Effect
 from dask_sketch.distributions.permutations import (
     adjusted_p_values,
     combined_p_value,
@@ -29,7 +30,7 @@ from dask_sketch.distributions.two_sample import (
     pilot_mixture,
     row_covariance,
 )
-from dask_sketch.distributions.units import Units, unit_labels, units_of_one
+from dask_sketch.distributions.units import Units, strata_codes, unit_labels, units_of_one
 from dask_sketch.errors import InputError
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.validation.arrays import require_integer, require_number
@@ -40,7 +41,7 @@ Array = NDArray[np.float64]
 Codes = NDArray[np.intp]
 _HEADER = ("group", "units", "discrepancy from all")
 _SHOWN, _NAMED = 20, 3
-_MAX_RATIO = 8.0  # of the median sizes of the units of two groups
+_MAX_RATIO = 4.0  # of the median sizes of the units of two groups
 _TINY = 1e-12  # eigenvalues relative to the largest one that are rounding
 _STATISTICS_BYTES = 2048  # of a permutation: those of all statistics
 
@@ -59,6 +60,9 @@ class HomogeneityTest:
         Root of the mean squared discrepancy of the groups from all rows together, from 0 to 2.
     squared
         Unbiased estimate of its square, which may be negative.
+    interval
+        Confidence interval of the root of the mean squared discrepancy of these groups, at the
+        level. From 0 to 2 if less than two units are left when the groups have one each.
     level
         Level of the test.
     dim
@@ -83,6 +87,7 @@ class HomogeneityTest:
     smallest_p_value: float
     discrepancy: float
     squared: float
+    interval: tuple[float, float]
     level: float
     dim: str
     labels: tuple[Any, ...]
@@ -113,8 +118,9 @@ class HomogeneityTest:
         where = f", most clearly in {', '.join(named)}" if named else ""
         return (
             f"The {n:,} groups are not of one distribution (p = {self.p_value:.2g}){where}: the "
-            f"mean discrepancy from all rows is {self.discrepancy:.2g}, the largest ones are those "
-            f"of {far}."
+            f"mean discrepancy from all rows is {self.discrepancy:.2g} "
+            f"({self.interval[0]:.2g} to {self.interval[1]:.2g}), the largest ones are those of "
+            f"{far}."
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -158,7 +164,7 @@ def compare_all(
     The statistics are the sums of the squared distances of the groups from all rows together, with
     the weights of the groups, in the bands and whitenings of :func:`compare`; for two groups they
     are those of :func:`compare`. They are divided by the noise that units of their sizes have: the
-    level nearly holds where units of some groups have up to eight times as many rows as those of
+    level nearly holds where units of some groups have up to four times as many rows as those of
     others, and a warning tells of larger ratios.
 
     Parameters
@@ -182,7 +188,8 @@ def compare_all(
     Returns
     -------
     test
-        P-value, mean discrepancy of the groups from all rows, and the features that differ.
+        P-value, mean discrepancy of the groups from all rows with its interval, and the features
+        that differ.
 
     Raises
     ------
@@ -222,7 +229,7 @@ def compare_all(
             f"by has {len(used)} labels of units with samples: give those of two or more groups.",
             parameter="by",
         )
-    blocks = None if strata is None else unit_labels("strata", strata, units)[1][kept]
+    blocks = None if strata is None else strata_codes(strata, len(units))[kept]
     with one_blas_thread():
         stacked = _of_one_scale(units_of_one(units.select(kept), blocks), codes)
         smallest = _smallest_p_value(codes, stacked.strata, n_permutations, level, units.dim)
@@ -234,14 +241,15 @@ def compare_all(
             np.concatenate([between.statistics(*form).T for form in _forms(stacked)])
         )
         features, feature_p = _features(stacked, between)
-        squared, far = _discrepancies(stacked, codes)
+        effect, far = _discrepancies(stacked, codes)
     order = np.argsort(-far, kind="stable")
     counts = np.bincount(codes)
     return HomogeneityTest(
         p_value=p_value,
         smallest_p_value=smallest,
-        discrepancy=math.sqrt(max(squared, 0.0)),
-        squared=squared,
+        discrepancy=math.sqrt(max(effect.squared, 0.0)),
+        squared=effect.squared,
+        interval=effect.interval(level),
         level=level,
         dim=units.dim,
         labels=tuple(labels[used[k]] for k in order),
@@ -294,9 +302,10 @@ def _warn_of_sizes(units: Units, codes: Codes, dim: str) -> None:
     if max(medians) > _MAX_RATIO * min(medians):
         warn_user(
             f"units ({dim}) of one group have {min(medians):,.4g} rows, those of another "
-            f"{max(medians):,.4g} (medians of effective numbers): at a ratio of 32 to 1, alike "
-            "groups were found different at a level of 5 % in 10 % of 400 draws. Divide the large "
-            "units, merge small ones with merge_by(), or test groups of like units."
+            f"{max(medians):,.4g} (medians of effective numbers): at ratios of 8 and 32 to 1, "
+            "alike groups were found different at a level of 5 % in up to 9 and 10 % of 400 "
+            "draws. Divide the large units, merge small ones with merge_by(), or test groups of "
+            "like units."
         )
 
 
@@ -429,7 +438,7 @@ def _features(units: Units, between: _Between) -> tuple[tuple[str, ...], tuple[f
     return tuple(names[k] for k in order), tuple(float(adjusted[k]) for k in order)
 
 
-def _discrepancies(units: Units, codes: Codes) -> tuple[float, Array]:
+def _discrepancies(units: Units, codes: Codes) -> tuple[Effect, Array]:
     """Mean squared discrepancy of the groups from all units, and that of each, without noise.
 
     The noise of a unit is from its distance to the mean of its group (HC2 of MacKinnon and White
@@ -441,17 +450,67 @@ def _discrepancies(units: Units, codes: Codes) -> tuple[float, Array]:
     means = (members / totals).T @ (masses[:, None] * vectors)
     apart = means - masses @ vectors / whole
     share = masses / totals[codes]
-    residuals = np.sum((vectors - means[codes]) ** 2, axis=1)
+    residuals = vectors - means[codes]
+    squares = np.sum(residuals**2, axis=1)
     free = 1.0 - share
     alone = free < 1e-9  # in its group, without a residual
-    noise = residuals / np.where(alone, 1.0, free)
+    noise = squares / np.where(alone, 1.0, free)
     if alone.any():
-        sums, rest = (np.bincount(classes, values) for values in (residuals, free))
+        sums, rest = (np.bincount(classes, values) for values in (squares, free))
         alike = np.where(rest > 1e-9, sums / np.maximum(rest, 1e-9), sums.sum() / rest.sum())
         noise[alone] = alike[classes[alone]]
-    own = np.bincount(codes, share**2 * noise)  # of the means of the groups
-    all_together = float(np.sum((masses / whole) ** 2 * noise))
+    own = (share**2 * noise) @ members  # of the means of the groups
     part = totals / whole
     # the mean of all contains that of the group
-    squares = np.sum(apart**2, axis=1) - ((1.0 - 2.0 * part) * own + all_together)
-    return float(part @ squares), squares
+    together = float(part**2 @ own)
+    far = np.sum(apart**2, axis=1) - ((1.0 - 2.0 * part) * own + together)
+    scaled = (masses / whole / np.sqrt(np.where(alone, 1.0, free)))[:, None] * residuals
+    return _mean_effect(apart, part, own, scaled, free), far
+
+
+def _mean_effect(apart: Array, part: Array, own: Array, noise: Array, free: Array) -> Effect:
+    """Mean squared discrepancy of groups from all units, with its variance.
+
+    It is a quadratic form of the units. With the noise ``a = part**2 own`` of the groups, its
+    matrix has the moments of ``diag(a / part) - sqrt(a) sqrt(a)'``, and noise has one shape in all
+    units.
+
+    Parameters
+    ----------
+    apart
+        Differences of the means of the groups from that of all units, shape (n_groups, width).
+    part
+        Weights of the groups, which sum to one, shape (n_groups,).
+    own
+        Expected squared noise of the means of the groups, shape (n_groups,).
+    noise
+        Noise of the units in the mean of all, shape (n_units, width).
+    free
+        Degrees of freedom of each unit, shape (n_units,).
+    """
+    variances = part**2 * own
+    diagonal, total = variances / part, float(variances.sum())
+    along = float(variances @ diagonal)
+    length = float(part @ np.sum(apart**2, axis=1))
+    squared = length - (float(diagonal.sum()) - total)
+    weights = np.sum(noise**2, axis=1)
+    freedom = float(free @ weights) ** 2 / max(float(free @ weights**2), 1e-300)
+    if freedom <= 1.0 + 1e-9:
+        return Effect(squared, math.nan, math.nan, math.nan, math.nan)
+    noise = noise / math.sqrt(weights.sum())
+    gram = noise @ noise.T if len(noise) <= noise.shape[1] else noise.T @ noise
+    of_squares = freedom**2 / ((freedom - 1.0) * (freedom + 2.0))
+    of_squares *= max(float(np.sum(gram**2)) - 1.0 / freedom, 0.0)
+    of_cubes = float(np.sum((gram @ gram) * gram))
+    second = float(diagonal @ diagonal) - 2.0 * along + total**2
+    second += (float(diagonal.sum()) - total) ** 2 / freedom  # of the noise that is taken off
+    third = float(np.sum(diagonal**3)) - 3.0 * float(variances @ diagonal**2)
+    third += 3.0 * along * total - total**3
+    forward = float(variances @ np.sum((apart @ noise.T) ** 2, axis=1))
+    return Effect(
+        squared=squared,
+        noise_variance=2.0 * second * of_squares,
+        noise_third_moment=8.0 * third * of_cubes,
+        direction_variance=forward / length if length > 0.0 else 0.0,
+        degrees_of_freedom=freedom,
+    )

@@ -97,6 +97,33 @@ def found_by_each(apart: float, repeats: int) -> float:
     return found / repeats
 
 
+def coverage(by: Codes, shifts: NDArray[np.float64], repeats: int) -> float:
+    """Share of draws in which the interval of 95 % contains the mean discrepancy.
+
+    Parameters
+    ----------
+    by
+        Group of each unit of 50 independent rows.
+    shifts
+        Shift of the second feature in each group, beside means of units 0.3 apart.
+    repeats
+        Number of draws.
+    """
+    means, spread = np.column_stack([np.zeros(len(shifts)), shifts]), 1.0 + 0.3**2
+    envelope = np.exp(-0.5 * spread * np.sum(MAP.frequencies**2, axis=0))
+    transforms, part = np.exp(-1j * means @ MAP.frequencies) * envelope, np.bincount(by) / len(by)
+    squares = np.mean(np.abs(transforms - part @ transforms) ** 2, axis=1)
+    exact, unit, found = float(np.sqrt(part @ squares)), np.repeat(np.arange(len(by)), 50), 0
+    for seed in range(repeats):
+        rng = np.random.default_rng(seed)
+        x = rng.normal(size=(len(unit), 2)) + 0.3 * rng.normal(size=(len(by), 2))[unit]
+        x[:, 1] += shifts[by[unit]]
+        units = partial_sketch(x, MAP, groups=unit)
+        low, high = compare_all(units, by, n_permutations=19, seed=seed).interval
+        found += low <= exact <= high
+    return found / repeats
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -114,6 +141,18 @@ def main() -> None:
         )
         powers.append((f"{apart:g}", f"{share:.2f}", f"{found_by_each(apart, repeats // 4):.2f}"))
     click.echo(text_table(powers, header=("deviation of groups", "compare_all", "compare_each")))
+    pattern, covered = np.array([1.0, -1.0, 0.5, 0.0, -0.5, 0.0]), []
+    for name, by, shifts in (
+        *((f"6 groups of 5 units, {apart:g}", SIX, apart * pattern) for apart in (0.0, 0.1, 0.3)),
+        (
+            "40 groups of 2 units",
+            np.arange(80) % 40,
+            0.3 * np.random.default_rng(1).normal(size=40),
+        ),
+        ("3 groups of 20 units", np.arange(60) % 3, np.array([0.0, 0.3, -0.3])),
+    ):
+        covered.append((name, f"{coverage(by, shifts, repeats):.3f}"))
+    click.echo(text_table(covered, header=("independent rows, shifts of means", "covered")))
 
 
 if __name__ == "__main__":

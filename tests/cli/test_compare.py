@@ -101,6 +101,49 @@ def test_compare_refuses_what_is_no_group(groups: list[Path], tmp_path: Path) ->
     assert "second of type Sketch" in refusal(1, "compare", groups[0], tmp_path / "one.zarr")
 
 
+def test_strata_and_serial_order(tmp_path: Path) -> None:
+    """Weekends of one side only are a difference, unless weekdays are strata."""
+    rng, feature_map = np.random.default_rng(0), FeatureMap(2, 40, scale=1.0)
+    weekend = {"a": np.arange(20) % 10 < 8, "b": np.arange(20) % 10 < 2}
+    lines = ["day,side,weekend"]
+    for name, flags in weekend.items():
+        days = np.repeat([f"{name}{day:02d}" for day in range(20)], 50)
+        x = rng.normal(size=(1000, 2)) + 3.0 * np.repeat(flags, 50)[:, None]
+        partial_sketch(x, feature_map, groups=days, dim="day").to_zarr(tmp_path / name)
+        lines += [f"{name}{day:02d},{name},{flag}" for day, flag in enumerate(flags)]
+    (table := tmp_path / "days.csv").write_text("\n".join(lines))
+    sides = tmp_path / "a", tmp_path / "b"
+    assert answer("compare", *sides)["is_different"] is True
+    told = answer("compare", *sides, "--labels", table, "--strata", "weekend")
+    assert (told["is_different"], told["n_strata"]) == (False, 2)
+    told = answer("compare", *sides, "--serial", "--level", 0.1)
+    assert told["n_permutations"] == 40  # shifts
+    assert "strata" in refusal(1, "compare", *sides, "--labels", table)  # which of two columns
+    assert call("compare", *sides, "--strata", "weekend").exit_code == 2
+    table.write_text("\n".join(lines[:-1]))
+    assert "b19" in refusal(1, "compare", *sides, "--labels", table, "--strata", "weekend")
+
+
+def test_compare_all(tmp_path: Path) -> None:
+    rng, feature_map = np.random.default_rng(0), FeatureMap(2, 40, scale=1.0)
+    file = np.repeat(np.arange(24), 50)
+    x = rng.normal(size=(1200, 2)) + np.repeat(np.arange(24) % 4 == 3, 50)[:, None]
+    partial_sketch(x, feature_map, groups=file, dim="file").to_zarr(units := tmp_path / "units")
+    lines = [f"{k},m{k % 4},{'early' if k < 12 else 'late'}" for k in range(23)]  # one is left out
+    (table := tmp_path / "files.csv").write_text("\n".join(["file,machine,time", *lines]))
+    told = answer("compare-all", units, "--labels", table, "--by", "machine")
+    assert told["is_different"] is True
+    assert (told["labels"][0], sum(told["n_units"])) == ("m3", 23)
+    assert 0.0 < told["interval"][0] < told["discrepancy"] < told["interval"][1]
+    told = answer("compare-all", units, "--labels", table, "--by", "time", "--level", 0.01)
+    assert told["is_different"] is False
+    told = answer("compare-all", units, "--labels", table, "--by", "machine", "--strata", "time")
+    assert told["n_strata"] == 2
+    assert "m3" in call("compare-all", units, "--labels", table, "--by", "machine").stdout
+    assert call("compare-all", units, "--by", "machine").exit_code == 2
+    assert "by=" in refusal(1, "compare-all", units, "--labels", table, "--by", "owner")
+
+
 def test_compare_columns(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     rng = np.random.default_rng(0)

@@ -83,6 +83,18 @@ def test_discrepancies_are_without_noise() -> None:
         places = [one.labels.index(group) for one in found]
         of_group = [one.discrepancies[k] for one, k in zip(found, places, strict=True)]
         assert np.median(of_group) == pytest.approx(np.sqrt(exact[group]), rel=0.3)
+    root = np.sqrt(part @ exact)
+    covered = np.mean([one.interval[0] <= root <= one.interval[1] for one in found])
+    assert covered >= 0.8  # 0.9 but for three deviations of a binomial share
+
+
+def test_intervals_contain_zero_where_groups_are_alike() -> None:
+    machine = np.arange(24) % 6
+    found = [compare_all(files(24, seed=seed), machine, n_permutations=19) for seed in range(60)]
+    assert np.mean([one.interval[0] == 0.0 for one in found]) >= 0.87
+    assert max(one.interval[1] for one in found) < 0.2
+    alone = compare_all(files(7), np.r_[np.arange(6), 0], level=0.5, n_permutations=19)
+    assert alone.interval == (0.0, 2.0)  # one distance says nothing of its variance
 
 
 def test_level() -> None:
@@ -90,7 +102,7 @@ def test_level() -> None:
     by = np.repeat(np.arange(4), [2, 3, 4, 6])
     for seed in range(120):
         rng = np.random.default_rng(seed)
-        unit = np.repeat(np.arange(15), rng.integers(5, 40, 15))
+        unit = np.repeat(np.arange(15), rng.integers(10, 40, 15))
         x = rng.normal(size=(len(unit), 2)) + 0.3 * rng.normal(size=(15, 2))[unit]
         units = partial_sketch(x, FeatureMap(2, 16, scale=1.0), groups=unit)
         p.append(compare_all(units, by, n_permutations=99, seed=seed).p_value)

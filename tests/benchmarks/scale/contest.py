@@ -58,7 +58,7 @@ def absent(python: Path, package: str) -> str:
         return f"no environment of the rivals at {python}; make scale makes it"
     code = f"import {package}"
     done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
-    return "" if done.returncode == 0 else _last_line(done.stderr)
+    return "" if done.returncode == 0 else last_line(done.stderr)
 
 
 def _tries(
@@ -94,7 +94,7 @@ def run_rival(
             note = f"stopped by us, not done after {cpu:,.0f} CPU s of all its processes"
             return {"name": name, "tried": n, "note": note}
         if child.returncode:
-            note = f"ended with {child.returncode}: {_last_line(wrong.read_text())}"
+            note = f"ended with {child.returncode}: {last_line(wrong.read_text())}"
             return {"name": name, "tried": n, "note": note}
         told = json.loads(said.read_text().splitlines()[-1])
         found = dict(np.load(out))
@@ -128,6 +128,7 @@ def _model(found: dict[str, NDArray[Any]]) -> ds.GaussianMixture | ds.Centroids:
     )
 
 
-def _last_line(text: str) -> str:
+def last_line(text: str) -> str:
+    """Last line of a text that is not blank, cut to 300 characters."""
     lines: Sequence[str] = [line for line in text.splitlines() if line.strip()]
     return lines[-1].strip()[:300] if lines else "no message"

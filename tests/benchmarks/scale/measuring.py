@@ -99,12 +99,30 @@ def ready(client: Client, feature_map: ds.FeatureMap) -> None:
 
 
 def measured_pass(
-    client: Client, path: Path, feature_map: ds.FeatureMap, workers: list[str] | None = None
-) -> tuple[ds.Sketch, Cost]:
-    """Sketch a store on ready workers, or on some of them, and tell what it cost."""
+    client: Client,
+    path: Path,
+    feature_map: ds.FeatureMap,
+    workers: list[str] | None = None,
+    groups: Any = None,
+) -> tuple[Any, Cost]:
+    """Sketch a store, or groups of its rows, on ready workers, and tell what it cost.
+
+    Parameters
+    ----------
+    client
+        Client of the cluster.
+    path
+        Zarr store.
+    feature_map
+        Feature map.
+    workers
+        Addresses of some workers; all by default.
+    groups
+        Label of the group of each row; by default there is one sketch.
+    """
     before = client.run(probe)
     process, thread, wall = time.process_time(), time.thread_time(), time.perf_counter()
-    lazy = ds.sketch(str(path), feature_map)
+    lazy = ds.sketch(str(path), feature_map, groups=groups)
     with task_statistics(client) as seen:
         sketch = lazy.compute(**({} if workers is None else {"workers": workers}))
     wall = time.perf_counter() - wall
