@@ -69,21 +69,6 @@ def sketch_z(attrs: dict, arrays: dict) -> np.ndarray:
     return shifted(whole(arrays, "moment"), weight, attrs["feature_map"])
 
 
-def add(a: tuple[dict, ...], b: tuple[dict, ...]) -> tuple[dict, dict]:
-    """Attributes and arrays of the sum of two sketches of one version, without random rows."""
-    (attrs, arrays), (other, others) = map(dict, a[:2]), b[:2]
-    if any(attrs[key] != other[key] for key in ("digest", "schema_version")):
-        raise ValueError("the sketches cannot be added")
-    attrs |= {key: attrs[key] + other[key] for key in ("count", "omitted")}
-    attrs |= {k: str(int(attrs[k]) + int(other[k])) for k in attrs if k.endswith("weight_steps")}
-    for name in [key[:-5] for key in arrays if key.endswith("_high")]:
-        sums = whole(arrays, name) + whole(others, name)
-        arrays[f"{name}_high"], arrays[f"{name}_low"] = np.array([sums >> 56, sums % 2**56], int)
-    arrays["minimum"] = np.minimum(arrays["minimum"], others["minimum"])
-    arrays["maximum"] = np.maximum(arrays["maximum"], others["maximum"])
-    return attrs, arrays
-
-
 def group_z(attrs: dict, arrays: dict) -> np.ndarray:
     """Complex sketch of every group, one in a row."""
     sums, shifts = {}, json.loads(attrs["shifts"])

@@ -91,13 +91,32 @@ def row_keys(spec: str, positions: np.ndarray, importance: np.ndarray) -> np.nda
     return np.array(found) / importance
 
 
+def dithers(attrs: dict, n: int) -> np.ndarray:
+    """Dithers of n rows of a message, integers of 16 bits, shape (row, frequency)."""
+    m = json.loads(attrs["feature_map"])["n_frequencies"]
+    counters = -(-m // 16)
+    random = np.random.Philox(key=int(attrs["seed"])).advance(int(attrs["position"]) * counters)
+    words = random.random_raw(4 * n * counters).astype("<u8")
+    return words.view("<u2").reshape(n, -1)[:, :m].astype(int)
+
+
+def arcs(attrs: dict, rows: np.ndarray) -> np.ndarray:
+    """Arcs of the phases of rows, of a map without whitened rows."""
+    spec = attrs["feature_map"]
+    cycles = sample_frequencies(spec).astype(float)
+    phases = np.rint(2**16 * ((rows - json.loads(spec)["center"]) @ cycles)).astype(int)
+    return (phases + dithers(attrs, len(rows))) % 2**16 >> 16 - attrs["bits"]
+
+
+def stored_arcs(attrs: dict, arrays: dict) -> np.ndarray:
+    """Arcs of quantised phases."""
+    m, bits, n = len(dithers(attrs, 1)[0]), attrs["bits"], len(arrays["packed"])
+    digits = np.unpackbits(arrays["packed"], axis=1, count=m * bits).reshape(n, m, bits)
+    return digits @ 2 ** np.arange(bits)[::-1]
+
+
 def phases_moment(attrs: dict, arrays: dict) -> np.ndarray:
     """Complex moment of quantised phases."""
-    m, bits = json.loads(attrs["feature_map"])["n_frequencies"], attrs["bits"]
-    n, counters = len(arrays["packed"]), -(-m // 16)
-    digits = np.unpackbits(arrays["packed"], axis=1, count=m * bits).reshape(n, m, bits)
-    arcs = digits @ 2 ** np.arange(bits)[::-1]
-    random = np.random.Philox(key=int(attrs["seed"])).advance(int(attrs["position"]) * counters)
-    words = random.random_raw(4 * n * counters).astype("<u8").view("<u2").reshape(n, -1)[:, :m]
-    phase = (arcs + 0.5) / 2**bits - (words + 0.5) / 2**16
+    n, bits = len(arrays["packed"]), attrs["bits"]
+    phase = (stored_arcs(attrs, arrays) + 0.5) / 2**bits - (dithers(attrs, n) + 0.5) / 2**16
     return arrays.get("weights", np.ones(n)) @ np.exp(-2j * np.pi * phase) / np.sinc(0.5**bits)

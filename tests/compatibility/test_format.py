@@ -9,6 +9,7 @@ import pytest
 
 import dask_sketch as ds
 from compatibility import cases, later
+from compatibility import format_adding as adding
 from compatibility import format_frequencies as frequencies
 from compatibility import format_models as models
 from compatibility import format_reader as reader
@@ -92,7 +93,7 @@ def test_values_of_today(missing):
     parts = [ds.partial_sketch(part, found, **policy) for part in (x[:100], x[100:])]
     first, second = (reader.read(part.to_bytes())[:2] for part in parts)
     whole = ds.merge(parts)
-    attrs, arrays = reader.add(first, second)
+    attrs, arrays = adding.add(first, second)
     expected = reader.read(whole.to_bytes())
     assert attrs["count"] == whole.count
     for name in expected[1]:
@@ -226,10 +227,17 @@ def test_sums_follow_from_all_rows(name):
     np.testing.assert_array_equal(arrays["sample_importance"], arrays["sample_row_weights"])
 
 
-def test_keys_follow_from_the_positions():
-    attrs, arrays = STORED["rows"]
-    x = cases.samples(21, 500, 3)
-    keys = rows.row_keys(attrs["feature_map"], np.arange(500), np.ones(500))
+@pytest.mark.parametrize(
+    ("name", "x", "w", "start"),
+    [
+        ("rows", cases.samples(21, 500, 3), np.ones(500), 0),
+        ("weighted-rows", cases.samples(22, 400, 3), cases.weights(22, 400), 1000),
+    ],
+)
+def test_keys_follow_from_the_positions(name, x, w, start):
+    attrs, arrays = STORED[name]
+    x, positions, w = x[w > 0], start + np.flatnonzero(w > 0), w[w > 0]
+    keys = rows.row_keys(attrs["feature_map"], positions, w)
     chosen = np.argsort(keys)[: attrs["sample_size"] + 1]
     assert keys[chosen[-1]] == float.fromhex(attrs["sample_threshold"])
     np.testing.assert_array_equal(arrays["sample_keys"], keys[chosen[:-1]])
@@ -243,8 +251,50 @@ def test_rows_of_length_one_are_those_that_are_summed():
     np.testing.assert_array_equal(arrays["sample_rows"], found[order])
 
 
+def parts_of(kind):
+    """Two sketches of a kind and of one feature map."""
+    found = feature_map("sparse-radius", 7, 20, "plain")
+    plain = [ds.partial_sketch(x, found) for x in (X[:100], X[100:])]
+    if kind == "rows":
+        return [ds.sketch(x, found, sample=n, position=p)
+                for x, n, p in ((X[:100], 30, 0), (X[100:], 40, 100))]  # fmt: skip
+    if kind == "rows of one":
+        return [ds.sketch(X[:100], found, sample=30), ds.Sketch.empty(found)]
+    if kind == "private":
+        return [ds.privatise(plain[0], 1.0, seed=1), ds.privatise(plain[1], 0.5, 1e-4, seed=2)]
+    if kind == "private and empty":
+        return [ds.privatise(plain[0], 1.0, seed=1), ds.Sketch.empty(found)]
+    if kind == "missing":
+        x = np.where(X > 4.5, np.nan, X)
+        return [plain[0], ds.partial_sketch(x, found, nan_policy="available")]
+    return [plain[0], plain[1].rounded(5)]
+
+
+@pytest.mark.parametrize(
+    "kind", ["rows", "rows of one", "private", "private and empty", "missing", "rounded"]
+)
+def test_sums_of_two(kind):
+    parts = parts_of(kind)
+    attrs, arrays = adding.add(*(reader.read(part.to_bytes()) for part in parts))
+    expected, expected_arrays, _ = reader.read(ds.merge(parts).to_bytes())
+    if "privacy" in expected:
+        record = json.loads(expected.pop("privacy"))
+        assert json.loads(attrs.pop("privacy")) == pytest.approx(record)
+    packed = ("moment_packed", "moment_shift", "moment_bits")
+    left_out = ("checksum", "convention", *packed)
+    assert {name: value for name, value in attrs.items() if name not in left_out} == {
+        name: value for name, value in expected.items() if name not in left_out
+    }
+    assert set(arrays) == set(expected_arrays) - {*packed}
+    for name, values in arrays.items():
+        np.testing.assert_array_equal(values, expected_arrays[name], err_msg=name)
+
+
 def test_stored_phases():
     attrs, arrays = STORED["quantized-phases"]
+    x = cases.with_missing(cases.samples(27, 60, 3)).astype(float)
+    x = x[np.isfinite(x).all(axis=1)]
+    np.testing.assert_array_equal(rows.arcs(attrs, x), rows.stored_arcs(attrs, arrays))
     np.testing.assert_allclose(
         rows.phases_moment(attrs, arrays),
         ds.open(later.stored()["quantized-phases"]).sketch().moment_sum,

@@ -79,7 +79,7 @@ def vectors() -> list[str]:
                 if cases.fingerprint(path) == expected[Path(path).name]:
                     found.append(name)
     for name, again in later.VALUES.items():
-        if later.fingerprint(again().to_bytes()) == values[name]:
+        if name not in later.FITTED and later.fingerprint(again().to_bytes()) == values[name]:
             found.append(name)
     return found
 
