@@ -475,7 +475,8 @@ def _require_enough(problem: Problem, n_each: int) -> None:
         warn_user(
             f"n_components={n_components} with {d} features has {n_parameters} parameters, for "
             f"which {m} frequencies are few: estimates may fail. Decode fewer components, or "
-            f"sketch with {5 * n_parameters} frequencies."
+            f"sketch with {5 * n_parameters} frequencies, as design() takes for n_components and "
+            "covariance_type."
         )
 
 
