@@ -61,7 +61,8 @@ def added_sample(*parts: tuple[dict, dict]) -> tuple[dict, dict]:
 
 def composed(records: list[dict]) -> dict:
     """Record of the noise of a sum of private sketches."""
-    out = {"mechanism": " and ".join(sorted({r["mechanism"] for r in records}))}
+    names = {name for r in records for name in r["mechanism"].split(" and ")}
+    out = {"mechanism": " and ".join(sorted(names))}
     out |= {name: max(r[name] for r in records) for name in LARGER}
     out |= {name: sum(r[name] for r in records) for name in ADDED}
     for name in ("moment_deviation", "weight_deviation"):

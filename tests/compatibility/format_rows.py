@@ -73,7 +73,8 @@ def row_moment(
     features = np.exp(-2j * np.pi * (x @ matrix.T @ cycles))
     largest = (np.abs(x) @ np.abs(matrix).T @ np.abs(cycles)).max(axis=1)
     single = parts["dtype"] == "float32"
-    bound = (2.0**-17 if single else 2.0**-45) * (w @ (1 + largest))
+    relative, absolute = (2.0**-17, 0.0) if single else (2.0**-44, 2.0**-70)
+    bound = relative * (w @ (1 + largest)) + absolute * len(w)
     step = 2 ** int(split_weights(w, parts["dtype"])[1].min() + (49 if single else 21))
     return w @ features, bound, step
 

@@ -262,6 +262,9 @@ def parts_of(kind):
         return [ds.sketch(X[:100], found, sample=30), ds.Sketch.empty(found)]
     if kind == "private":
         return [ds.privatise(plain[0], 1.0, seed=1), ds.privatise(plain[1], 0.5, 1e-4, seed=2)]
+    if kind == "private sums":
+        noisy = [ds.privatise(part, 1.0, seed=1) for part in plain]
+        return [noisy[0] + ds.privatise(plain[1], 0.5, 1e-4, seed=2), noisy[1]]
     if kind == "private and empty":
         return [ds.privatise(plain[0], 1.0, seed=1), ds.Sketch.empty(found)]
     if kind == "missing":
@@ -271,7 +274,8 @@ def parts_of(kind):
 
 
 @pytest.mark.parametrize(
-    "kind", ["rows", "rows of one", "private", "private and empty", "missing", "rounded"]
+    "kind",
+    ["rows", "rows of one", "private", "private sums", "private and empty", "missing", "rounded"],
 )
 def test_sums_of_two(kind):
     parts = parts_of(kind)
