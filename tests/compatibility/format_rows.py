@@ -79,6 +79,16 @@ def row_moment(
     return w @ features, bound, step
 
 
+def row_importance(attrs: dict, rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Importance q of rows."""
+    if "pilot" not in attrs:
+        return weights
+    variance = np.array(json.loads(attrs["pilot"])["variance"])
+    away = rows.astype(float) - json.loads(attrs["feature_map"])["center"]
+    squares = (away**2)[:, variance > 0] / variance[variance > 0]
+    return weights * (0.5 + 0.5 * np.minimum(squares.mean(axis=1), 7))
+
+
 def row_keys(spec: str, positions: np.ndarray, importance: np.ndarray) -> np.ndarray:
     """Keys u / q of rows at some positions of a source."""
     seed = np.random.SeedSequence([json.loads(spec)["seed"], 0])

@@ -18,6 +18,7 @@ import numpy as np
 import dask_sketch as ds
 from compatibility import cases, format_reader
 from dask_sketch.distributions import DistributionClassifier, DistributionRegressor
+from dask_sketch.features.pilot import Pilot
 from dask_sketch.models import AlphaStableMixture, LatentClassMixture, VonMisesFisherMixture
 from dask_sketch.models.principal_components import PrincipalComponents
 from dask_sketch.sketching.moment_grid import MomentGrid
@@ -38,6 +39,9 @@ CODES = cases.samples(31, 80, 5).astype(np.float64)
 CODES[:, [1, 3, 4]] = np.abs(CODES[:, [1, 3, 4]] * 128) % [3, 2, 5]
 MEANS = [[0.5, -2.0, 1.0], [3.0, 0.25, -1.0]]
 MATRICES = [[[2.0, 0.5, 0.0], [0.5, 1.0, -0.25], [0.0, -0.25, 0.5]], np.diag([1.0, 3.0, 0.5])]
+PILOT_MAP = ds.FeatureMap.from_spec(cases.PLAIN).with_pilot(
+    Pilot(100, np.array([5.0, 0.0, 4.25]), -6.5)
+)
 FACTORS = [[[1.0, 0.5], [0.25, -1.0], [2.0, 0.0]], [[0.5, 2.0], [3.0, 0.125], [1.0, -0.5]]]
 LABELS = np.repeat(np.arange(16), 10)  # of groups for estimators, whose means are TARGETS
 TARGETS = np.arange(16) % 5 / 2 - 1.0
@@ -99,6 +103,13 @@ VALUES: dict[str, Any] = {
     "normalize": lambda: sketch(
         np.vstack([cases.samples(32, 59, 4), np.zeros((1, 4), np.float32)]),
         small(4, 24, normalize=True, scale=0.25), nan_policy="omit", sample=100,
+    ),
+    "pilot": lambda: ds.sketch(
+        cases.mixture(34, 200, 3, -2.0, 2.0), PILOT_MAP, cases.weights(34, 200), sample=24,
+    ),
+    "durations": lambda: ds.partial_sketch(
+        cases.samples(35, 60, 3), ds.FeatureMap.from_spec(small(3, 12, dtype="float64")),
+        groups=np.tile(np.array([90, -5, 2**40, 0], "m8[ms]"), 15), dim="lag",
     ),
     "rounded-missing": lambda: sketch(
         MISSING, small(6, 40, law="sparse-radius"), nan_policy="available", sample=False

@@ -19,6 +19,7 @@ from dask_sketch.sketching.quantized_phases import quantize_phases
 from dask_sketch.validation.choices import DISTRIBUTIONS
 
 X = np.random.default_rng(0).normal(size=(300, 7)) + 3.0
+STORED = {name: reader.read(value)[:2] for name, value in later.stored().items()}
 SPECIFICATIONS = {
     f"{law}-{n_features}-{m}-{kind}": (law, n_features, m, kind)
     for law in DISTRIBUTIONS
@@ -83,6 +84,22 @@ def test_stored_groups(name, stored):
     group = ds.open(stored / name)
     np.testing.assert_array_equal(reader.labels(attrs, arrays), group.labels)
     np.testing.assert_allclose(reader.group_z(attrs, arrays), group.z, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("name", ["durations", "missing-groups"])
+def test_stored_values_of_groups(name):
+    attrs, arrays = STORED[name]
+    group = ds.open(later.stored()[name])
+    np.testing.assert_array_equal(reader.labels(attrs, arrays), group.labels)
+    np.testing.assert_allclose(reader.group_z(attrs, arrays), group.z, rtol=0, atol=1e-15)
+
+
+def test_rounded_sums_in_a_zarr_group(tmp_path):
+    sketch = ds.open(later.stored()["rounded-missing"])
+    sketch.to_zarr(tmp_path / "s.zarr")
+    attrs, arrays, _ = reader.read(str(tmp_path / "s.zarr"))
+    assert "frequencies" not in arrays
+    np.testing.assert_allclose(reader.sketch_z(attrs, arrays), sketch.z, rtol=0, atol=1e-15)
 
 
 @pytest.mark.parametrize("missing", [False, True])
@@ -195,7 +212,6 @@ def test_edited_content_is_noticed(tmp_path):
         reader.read(str(tmp_path / "s.zarr"))
 
 
-STORED = {name: reader.read(value)[:2] for name, value in later.stored().items()}
 OF_MAPS = [name for name, (attrs, _) in STORED.items() if "feature_map" in attrs]
 
 
@@ -232,16 +248,24 @@ def test_sums_follow_from_all_rows(name):
     [
         ("rows", cases.samples(21, 500, 3), np.ones(500), 0),
         ("weighted-rows", cases.samples(22, 400, 3), cases.weights(22, 400), 1000),
+        ("pilot", cases.mixture(34, 200, 3, -2.0, 2.0), cases.weights(34, 200), 0),
     ],
 )
 def test_keys_follow_from_the_positions(name, x, w, start):
     attrs, arrays = STORED[name]
     x, positions, w = x[w > 0], start + np.flatnonzero(w > 0), w[w > 0]
-    keys = rows.row_keys(attrs["feature_map"], positions, w)
+    importance = rows.row_importance(attrs, x, w)
+    keys = rows.row_keys(attrs["feature_map"], positions, importance)
     chosen = np.argsort(keys)[: attrs["sample_size"] + 1]
-    assert keys[chosen[-1]] == float.fromhex(attrs["sample_threshold"])
-    np.testing.assert_array_equal(arrays["sample_keys"], keys[chosen[:-1]])
-    np.testing.assert_array_equal(arrays["sample_rows"], x[chosen[:-1]])
+    chosen, least = chosen[:-1], keys[chosen[-1]]
+    for values, stored in (
+        (least, float.fromhex(attrs["sample_threshold"])),
+        (keys[chosen], arrays["sample_keys"]),
+        (importance[chosen], arrays["sample_importance"]),
+    ):
+        np.testing.assert_allclose(values, stored, rtol=1e-14 if "pilot" in attrs else 0)
+    np.testing.assert_array_equal(arrays["sample_rows"], x[chosen])
+    np.testing.assert_array_equal(arrays["sample_row_weights"], w[chosen])
 
 
 def test_rows_of_length_one_are_those_that_are_summed():
