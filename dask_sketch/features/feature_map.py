@@ -334,6 +334,9 @@ class FeatureMap:
         ------
         MergeError
             Naming the first field that differs, with both values.
+        ArtifactError
+            If specifications are the same and this process cannot sample the frequencies of a
+            digest.
         """
         if self.digest == other.digest:
             return
