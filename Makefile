@@ -9,6 +9,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 INSTALL := -m pip --quiet --disable-pip-version-check --no-input install
 RIVALS := .scale/rivals
+TESTS_OF_OTHERS := .bench/rivals
 DATA_SETS := .bench/packages
 
 .DEFAULT_GOAL := help
@@ -121,7 +122,7 @@ paper: $(READY)  ## tables and figures of the papers: make paper [QUICK=1] [DATA
 accuracy: $(READY)  ## accuracy of the decoders, beside EM and k-means: make accuracy [ROWS="..."] [DATA=folder]
 	$(BIN)/python -m tests.benchmarks.paper acceptance $(ROWS) $(if $(DATA),--data "$(DATA)")
 
-distributions: $(READY)  ## tests of two groups of sketches, and learning from groups: make distributions [REPEATS=1000] [DATA=folder]
+distributions: $(READY) $(if $(N),$(TESTS_OF_OTHERS)/.ready)  ## tests of two groups of sketches, and learning from groups: make distributions [REPEATS=1000] [DATA=folder]; with stores and other packages: [N=100000000]
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
 	  $(BIN)/python -m tests.benchmarks.two_sample $(if $(REPEATS),--repeats $(REPEATS))
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
@@ -136,6 +137,18 @@ distributions: $(READY)  ## tests of two groups of sketches, and learning from g
 	  $(BIN)/python -m tests.benchmarks.learning $(if $(DATA),--data "$(DATA)")
 	$(if $(DATA),OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
 	  $(BIN)/python -m tests.benchmarks.spoken "$(DATA)/fsdd")
+	$(if $(N),OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
+	  $(BIN)/python -m tests.benchmarks.two_sample --rivals $(TESTS_OF_OTHERS)/bin/python)
+	$(if $(N),OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
+	  $(BIN)/python -m tests.benchmarks.large_comparison $(N) --rivals $(TESTS_OF_OTHERS)/bin/python)
+	$(if $(N),OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
+	  $(BIN)/python -m tests.benchmarks.densities --sizes --streamed $(N))
+
+# Two-sample tests of other packages have their own environment, too
+$(TESTS_OF_OTHERS)/.ready: .ci/two-sample-rivals.lock
+	test -x $(TESTS_OF_OTHERS)/bin/python || $(PYTHON) -m venv $(TESTS_OF_OTHERS)
+	$(TESTS_OF_OTHERS)/bin/python $(INSTALL) --requirement $<
+	touch $@
 
 real: $(READY) $(DATA_SETS)/.ready  ## real data beside EM and k-means: make real [DATA=folder] [QUICK=1] [ONLY="speech mnist"]
 	$(BIN)/python -m tests.benchmarks.real $(if $(QUICK),--quick) $(if $(DATA),--data "$(DATA)") $(ONLY)

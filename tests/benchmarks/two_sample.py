@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
+import subprocess
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import click
 import numpy as np
@@ -24,6 +28,8 @@ from dask_sketch import FeatureMap, design, partial_sketch
 from dask_sketch.diagnostics.drift import drift
 from dask_sketch.display.text import text_table
 from dask_sketch.distributions import compare
+from tests.benchmarks import two_sample_rivals
+from tests.benchmarks.scale.contest import last_line
 
 Array = NDArray[np.float64]
 Sample = tuple[Array, NDArray[np.intp], Array | None]  # rows, units and weights
@@ -177,6 +183,36 @@ def rejections(case: Case) -> tuple[float, float]:
     return float(np.mean(ours)), float(np.mean(independent))
 
 
+def rival_rejections(case: Case, python: Path) -> dict[str, str]:
+    """Shares of draws in which each test of other packages finds a difference, or why not.
+
+    Parameters
+    ----------
+    case
+        Case of rows without weights.
+    python
+        Interpreter of their environment.
+    """
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        draws = Path(folder) / "draws.npz"
+        sides = [case.draw(np.random.default_rng(seed)) for seed in range(case.repeats)]
+        names = (f"{name}{seed}" for seed in range(case.repeats) for name in "xy")
+        rows = (rows for both in sides for rows, _, _ in both)
+        np.savez(draws, **dict(zip(names, rows, strict=True)))
+        for name in two_sample_rivals.RIVALS:
+            # -P: the folder of the script is no place to import from
+            command = [python, "-P", two_sample_rivals.__file__, "draws", name, draws]
+            given = list(map(str, command))
+            done = subprocess.run(given, capture_output=True, text=True, check=False)
+            if done.returncode:
+                found[name] = last_line(done.stderr)
+                continue
+            p = json.loads(done.stdout.splitlines()[-1])["p_values"]
+            found[name] = f"{np.mean(np.array(p) <= LEVEL):.3f}"
+    return found
+
+
 def map_of(sides: tuple[Sample, Sample], seed: int) -> FeatureMap:
     """Feature map for a comparison, from rows of both sides."""
     rows = np.concatenate([x for x, _, _ in sides])
@@ -204,7 +240,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--repeats", type=int, default=1000, help="draws for a level")
     parser.add_argument("--powers", type=int, default=200, help="draws for a power")
+    parser.add_argument("--rivals", type=Path, help="interpreter of the rivals, for theirs alone")
     chosen = parser.parse_args()
+    if chosen.rivals is not None:
+        _beside_rivals(chosen.powers, chosen.rivals)
+        return
     low, high = stats.binom.interval(0.99, chosen.repeats, LEVEL)
     click.echo(
         f"level at a nominal {LEVEL:.0%}, {chosen.repeats} draws; with probability 99 % between "
@@ -226,6 +266,17 @@ def main() -> None:
     click.echo(f"\npower at a level of {LEVEL:.0%}, {N_UNITS} units a side, {chosen.powers} draws")
     click.echo(text_table(rows, header=("case", "ours", "best of ten published")))
     click.echo(f"\nshifted feature of 20 found: {features_found(20):.0%} of 20 draws")
+
+
+def _beside_rivals(repeats: int, python: Path) -> None:
+    """Print a level and two powers beside those of tests of other packages."""
+    ar1, mixture, uniform = levels(repeats)[2], powers(repeats)[1], powers(repeats)[6]
+    rows = []
+    for case in (ar1, mixture, uniform):
+        found = {"dask-sketch": f"{rejections(case)[0]:.3f}"} | rival_rejections(case, python)
+        rows += [(case.name, name, share) for name, share in found.items()]
+        click.echo(f"{case.name}: {found}", err=True)
+    click.echo(text_table(rows, header=("case", "test", f"rejects at {LEVEL:.0%}")))
 
 
 if __name__ == "__main__":

@@ -144,6 +144,14 @@ def test_units_that_grow_keep_their_power():
     assert abs(point.position - 30) <= 2
 
 
+def test_a_step_of_the_sizes_is_warned_of():
+    night = np.repeat(np.arange(24), np.repeat([3, 300], [10, 14]))
+    x = np.random.default_rng(0).normal(size=(len(night), 2))
+    units = partial_sketch(x, MAP, groups=night, dim="night")
+    with pytest.warns(UserWarning, match=r"night 10 have 3 rows, .* 300 "):
+        change_points(units, n_permutations=19)
+
+
 def test_a_unit_with_most_of_the_rows_is_warned_of():
     night = np.repeat(np.arange(20), np.r_[np.full(19, 5), 500])
     units = partial_sketch(np.random.default_rng(0).normal(size=(595, 2)), MAP, groups=night)
