@@ -3,6 +3,8 @@
 ``python -m tests.benchmarks.spoken DATA``, part of ``make distributions`` with a folder of speech.
 Recordings are files named ``word_speaker_take.wav``, as in the Free Spoken Digit Dataset. Whole
 words, speakers or takes are left out of the fit; feature maps are of the recordings of the fit.
+Frames that are normalised by speaker have the mean and deviations of all recordings of a speaker
+taken off, those of the speaker who is left out included, without their labels.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ Array = NDArray[np.float64]
 _FOLDS, _LANDMARKS, _FREQUENCIES = 6, 1000, 500
 _LEAST = 4  # frames of a recording
 _PLACE = 3.0  # length of a recording in the feature of its frames' places
+_SLOPE, _COSINES = 4, 4  # frames on either side of a slope, and cosines of the place
+_PARTS = 3  # of a recording, with moments of each
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,18 @@ class Recordings:
         """Frames with their place in the recording as one more feature."""
         return [np.c_[x, _PLACE * np.linspace(0.0, 1.0, len(x))] for x in self.frames]
 
+    def normalised(self) -> list[Array]:
+        """Frames normalised by speaker, with slopes and cosines of their places as features."""
+        out: list[Array] = [np.empty(0)] * len(self.frames)
+        for speaker in np.unique(self.speakers):
+            ours = np.flatnonzero(self.speakers == speaker)
+            rows = np.concatenate([self.frames[k] for k in ours])
+            for k in ours:
+                x = (self.frames[k] - rows.mean(axis=0)) / rows.std(axis=0)
+                waves = np.outer(np.linspace(0.0, np.pi, len(x)), np.arange(1, _COSINES + 1))
+                out[k] = np.hstack([x, slopes(x), np.cos(waves)])
+        return out
+
 
 def read(folder: Path, n_takes: int) -> Recordings:
     """Cepstra of the first takes of each word and speaker."""
@@ -67,10 +83,26 @@ def _parts(path: Path) -> list[str]:
     return path.stem.split("_")
 
 
+def slopes(x: Array, width: int = _SLOPE) -> Array:
+    """Slope of each feature by least squares over neighbouring frames, of the shape of frames."""
+    padded = np.pad(x, ((width, width), (0, 0)), mode="edge")
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * width + 1, axis=0)
+    steps = np.arange(-width, width + 1.0)
+    return np.asarray(windows @ steps / (steps @ steps))
+
+
+def moments_of(frames: list[Array], n_parts: int) -> Array:
+    """Means and deviations of consecutive parts of recordings, side by side."""
+    parts = [np.array_split(x, n_parts) for x in frames]
+    return np.array(
+        [np.ravel([[part.mean(axis=0), part.std(axis=0)] for part in one]) for one in parts]
+    )
+
+
 def errors(
     frames: list[Array], y: NDArray[np.str_], left_out: NDArray[np.generic], landmarks: int
-) -> tuple[float, float]:
-    """Shares of wrong labels by moments and by sketches, with whole groups left out of the fit.
+) -> tuple[float, float, float]:
+    """Shares of wrong labels by moments, moments of thirds and sketches, by grouped folds.
 
     Parameters
     ----------
@@ -83,21 +115,22 @@ def errors(
     landmarks
         Number of landmarks.
     """
-    moments = np.array([np.r_[x.mean(axis=0), x.std(axis=0)] for x in frames])
+    moments = [moments_of(frames, 1), moments_of(frames, _PARTS)]
     rows, number = np.concatenate(frames), np.repeat(np.arange(len(y)), list(map(len, frames)))
-    wrong = np.empty((2, len(y)), dtype=bool)
-    for old, new in GroupKFold(min(_FOLDS, len(set(left_out)))).split(moments, y, left_out):
-        plain = make_pipeline(StandardScaler(), LogisticRegression(max_iter=3000))
-        wrong[0, new] = plain.fit(moments[old], y[old]).predict(moments[new]) != y[new]
+    wrong = np.empty((3, len(y)), dtype=bool)
+    for old, new in GroupKFold(min(_FOLDS, len(set(left_out)))).split(y, y, left_out):
+        for k, given in enumerate(moments):
+            plain = make_pipeline(StandardScaler(), LogisticRegression(max_iter=3000))
+            wrong[k, new] = plain.fit(given[old], y[old]).predict(given[new]) != y[new]
         feature_map = design(
             rows[np.isin(number, old)], task="comparison", n_frequencies=_FREQUENCIES, seed=0
         )
         group = partial_sketch(rows, feature_map, groups=number)
         model = DistributionClassifier(landmarks)
         model.fit(group.select(np.isin(group.labels, old)), y[old])
-        wrong[1, new] = model.predict(group.select(np.isin(group.labels, new))) != y[new]
-    of_moments, of_sketches = wrong.mean(axis=1).tolist()
-    return of_moments, of_sketches
+        wrong[2, new] = model.predict(group.select(np.isin(group.labels, new))) != y[new]
+    of_moments, of_thirds, of_sketches = wrong.mean(axis=1).tolist()
+    return of_moments, of_thirds, of_sketches
 
 
 def main() -> None:
@@ -115,13 +148,14 @@ def main() -> None:
         "word, other takes, with places": (data.placed(), data.words, takes),
         "word, other speakers": (data.frames, data.words, data.speakers),
         "word, other speakers, with places": (data.placed(), data.words, data.speakers),
+        "word, other speakers, normalised": (data.normalised(), data.words, data.speakers),
     }
     rows = []
     for name, case in cases.items():
         rows.append((name, *(f"{error:.1%}" for error in errors(*case, chosen.landmarks))))
         click.echo(", ".join(rows[-1]), err=True)
     click.echo(f"{len(data.frames):,} recordings: wrong labels")
-    click.echo(text_table(rows, header=("label", "means and deviations", "sketches")))
+    click.echo(text_table(rows, header=("label", "moments", "moments of thirds", "sketches")))
 
 
 if __name__ == "__main__":

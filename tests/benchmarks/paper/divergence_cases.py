@@ -18,23 +18,22 @@ from tests.benchmarks.paper.records import Job, Run, timed
 Array = NDArray[np.float64]
 CASES = ((2, 3), (5, 5))  # d, K
 KINDS = ("kl", "js", "squared-hellinger")
-# rows a side, and draws
+# rows a side, draws, and the first draws of these for kernel densities
 SIZES = {
-    "full": ((1000, 40), (10_000, 20), (100_000, 10), (1_000_000, 2)),
-    "quick": ((1000, 8), (10_000, 8)),
-    "toy": ((1000, 1),),
+    "full": ((1000, 40, 20), (10_000, 40, 10), (100_000, 10, 0), (1_000_000, 2, 0)),
+    "quick": ((1000, 8, 4), (10_000, 8, 4)),
+    "toy": ((1000, 1, 1),),
 }
-MOST_DENSITIES = 10_000  # rows of kernel densities
-MOST_NUMBERS = 2_000_000  # numbers in the rows of nearest neighbours
-_CHUNK = 4  # draws in one job
+MOST_NEIGHBORS = 100_000  # rows of nearest neighbours
+_CHUNK = 5  # draws in one job
 
 
 def divergences(form: str) -> list[Job]:
     """Errors of divergences, and the share of intervals that cover them."""
     return [
-        partial(one_case, d, k, n, range(start, min(start + _CHUNK, n_draws)))
+        partial(one_case, d, k, n, range(start, min(start + _CHUNK, n_draws)), n_densities)
         for d, k in CASES
-        for n, n_draws in SIZES[form]
+        for n, n_draws, n_densities in SIZES[form]
         for start in range(0, n_draws, _CHUNK)
     ]
 
@@ -47,7 +46,7 @@ def case(d: int, n_components: int) -> tuple[list[GaussianMixture], dict[str, fl
     return truths, {kind: divergence(*truths, kind, **draws).value for kind in KINDS}  # type: ignore[arg-type]
 
 
-def one_case(d: int, n_components: int, n: int, seeds: range) -> list[Run]:
+def one_case(d: int, n_components: int, n: int, seeds: range, n_densities: int) -> list[Run]:
     truths, exact = case(d, n_components)
     runs = []
     for seed in seeds:
@@ -57,9 +56,9 @@ def one_case(d: int, n_components: int, n: int, seeds: range) -> list[Run]:
             "sketches": lambda kind, models=models: divergence(*models, kind)
         }
         shared = {"sketches": decoding}
-        if n * d <= MOST_NUMBERS:
+        if n <= MOST_NEIGHBORS:
             methods["5 neighbours"] = lambda kind, rows=rows: divergence(*rows, kind)
-        if n <= MOST_DENSITIES:
+        if seed < n_densities:
             logs, shared["kernel density, Scott"] = timed(partial(log_densities, *rows))
             methods["kernel density, Scott"] = partial(plug_in, logs)
         for kind in KINDS:
