@@ -62,6 +62,18 @@ def row_sums(spec: str, rows: np.ndarray, weights: np.ndarray) -> dict[str, np.n
     }
 
 
+def row_counters(spec: str, rows: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:
+    """Counters of missing values, of rows that have some."""
+    f, e = split_weights(weights[weights > 0], json.loads(spec)["dtype"])
+    scales = np.array([2 ** int(k) for k in e + 23], dtype=object)
+    w = np.rint(f * 2.0**48).astype(int).astype(object) * scales
+    absent = np.isnan(rows[weights > 0])
+    lacking = absent.astype(int) @ (sample_frequencies(spec) != 0) > 0
+    i, j = np.triu_indices(rows.shape[1])
+    pairs = absent[:, i] | absent[:, j]
+    return {"frequency": lacking.T @ w, "pair": pairs.T @ w}
+
+
 def row_moment(
     spec: str, rows: np.ndarray, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

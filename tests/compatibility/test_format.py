@@ -118,6 +118,17 @@ def test_values_of_today(missing):
     np.testing.assert_allclose(reader.sketch_z(attrs, arrays), whole.z, rtol=0, atol=1e-15)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_counters_follow_from_the_rows(dtype):
+    found = ds.FeatureMap(7, 20, distribution="sparse-radius", scale=1.5, dtype=dtype)
+    x, w = np.where(X > 4.0, np.nan, X), cases.weights(41, len(X)) * 2.0**10
+    assert not np.isnan(x).all(axis=1).any()
+    part = ds.partial_sketch(x, found, w, nan_policy="available")
+    _, arrays, _ = reader.read(part.to_bytes())
+    for name, counters in rows.row_counters(found.spec, x, w).items():
+        np.testing.assert_array_equal(reader.whole(arrays, f"missing_{name}"), counters)
+
+
 def test_groups_with_missing_values():
     found = feature_map("sparse-sums", 7, 50, "plain")
     x = np.where(X > 4.5, np.nan, X)
