@@ -33,6 +33,7 @@ from dask_sketch.validation.warn import warn_user
 Array = NDArray[np.float64]
 _FEW = 20  # units, of which fewer give intervals that are too short
 # Parameters with intervals of logits, and of logarithms; of matrices, those of the diagonal.
+_MAX_REPLICATES = 100_000
 _FRACTIONS = ("weights", "probabilities")
 _POSITIVE = ("covariances", "covariance_matrices", "variances", "scales", "concentrations")
 
@@ -165,7 +166,7 @@ def bootstrap(
         any key, such as ``dict(ledger.sketches(ledger.entries))``, or a list. Their random rows are
         not used.
     n_replicates
-        Number of replicates, ``>= 2``.
+        Number of replicates, from 2 to 100,000.
     refine
         Argument of :func:`dask_sketch.decode`, for Gaussians and latent classes; others are refined
         or not in any case.
@@ -215,6 +216,8 @@ def bootstrap(
             parameter="model",
         )
     n_replicates = require_integer("n_replicates", n_replicates, 2)
+    if n_replicates > _MAX_REPLICATES:
+        raise InputError(f"n_replicates={n_replicates}: give 2 to {_MAX_REPLICATES:,}.")
     require_integer("seed", seed, 0)
     if executor is not None and not callable(getattr(executor, "submit", None)):
         raise InputError(

@@ -133,7 +133,7 @@ def split_columns(x: Any, columns: Any, feature_map: FeatureMap) -> tuple[Any, A
     """
     names, d = feature_map.feature_names or (), feature_map.n_features
     chosen = np.zeros(d, dtype=bool)
-    for column in [columns] if isinstance(columns, (str, int)) else list(columns):
+    for column in columns if np.iterable(columns) and not isinstance(columns, str) else [columns]:
         position = names.index(column) if column in names else column
         if not isinstance(position, (int, np.integer)) or not 0 <= position < d:
             known = f", or names such as {names[0]!r}" if names else ""

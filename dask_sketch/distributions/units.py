@@ -274,9 +274,13 @@ def unit_labels(name: str, given: Any, units: SketchGroup) -> tuple[list[Any], N
             parameter="units",
         )
     n = len(units)
-    if isinstance(given, str) or np.shape(given) != (n,):
+    try:
+        shape = np.shape(given)
+    except ValueError:  # of sequences of several lengths
+        shape = (len(given), ...)
+    if isinstance(given, str) or shape != (n,):
         raise InputError(
-            f"{name} has shape {np.shape(given)}: give the label of each of the {n:,} units.",
+            f"{name} has shape {shape}: give the label of each of the {n:,} units.",
             parameter=name,
         )
     labels, codes = codes_of(given, n, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -163,7 +164,7 @@ def require_suited_to_categories(distribution: str, whitening: Any, normalize: b
 
 def distinct_names(value: Any, n_features: int) -> tuple[str, ...]:
     """Validate ``feature_names``: one for each feature, all different."""
-    names = () if isinstance(value, str) else tuple(value)
+    names = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else ()
     if not all(isinstance(name, str) for name in names) or len(set(names)) != n_features:
         raise InputError(f"feature_names={value!r}: give {n_features} different names.")
     if len(names) != n_features:

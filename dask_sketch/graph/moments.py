@@ -115,6 +115,8 @@ def second_moments(
     require_options("second_moments", options)
     require_nan_policy(nan_policy)
     require_integer("seed", seed, 0)
+    if n_columns is not None:
+        require_integer("n_columns", n_columns, 1)
     if is_stream(x):
         if options.get("groups") is not None:
             raise InputError("groups: x is a stream; leave them out, or give one lazy input.")

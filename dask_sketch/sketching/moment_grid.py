@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dask_sketch.display.text import one_line
 from dask_sketch.errors import InputError, MergeError
+from dask_sketch.features.specification import distinct_names
 from dask_sketch.validation.arrays import FrozenDataclass, frozen, require_integer
 
 Array = NDArray[np.float64]
@@ -68,7 +69,10 @@ class MomentGrid(FrozenDataclass):
 
     def __post_init__(self) -> None:
         for name in ("center", "unit"):
-            values = frozen(np.asarray(getattr(self, name), dtype=np.float64))
+            try:
+                values = frozen(np.asarray(getattr(self, name), dtype=np.float64))
+            except (TypeError, ValueError) as error:
+                raise InputError(f"{name}: give numbers: {error}.", parameter=name) from error
             if values.ndim != 1 or not values.size or not np.isfinite(values).all():
                 raise InputError(
                     f"{name} has shape={values.shape}: give a number for each feature."
@@ -77,6 +81,11 @@ class MomentGrid(FrozenDataclass):
         if self.unit.shape != self.center.shape or (np.frexp(self.unit)[0] != 0.5).any():
             raise InputError(f"unit={self.unit!r}: give one power of two for each feature.")
         require_integer("seed", self.seed, 0)
+        if not isinstance(self.pairwise, bool):
+            raise InputError(f"pairwise={self.pairwise!r}: give True or False.")
+        if self.feature_names is not None:
+            names = distinct_names(self.feature_names, self.n_features)
+            object.__setattr__(self, "feature_names", names)
         if self.n_columns is not None:
             require_integer("n_columns", self.n_columns, 1)
             if self.pairwise:

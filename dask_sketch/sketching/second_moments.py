@@ -31,6 +31,7 @@ from dask_sketch.sketching.merge import merge
 from dask_sketch.sketching.moment_grid import MomentGrid
 from dask_sketch.storage.artifact import Storable
 from dask_sketch.validation.arrays import FrozenDataclass
+from dask_sketch.validation.tables import feature_title
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -270,9 +271,8 @@ class SecondMoments(FrozenDataclass, Storable):
         rows = np.arange(1, self.n_features + 1)
         found = self._floats(self._starts(rows) + rows)
         if not (found > 0.0).all():
-            raise InputError(
-                f"feature {int(np.argmin(found))} has no values: leave it out of the samples."
-            )
+            title = feature_title(int(np.argmin(found)), self.grid.feature_names)
+            raise InputError(f"{title} has no values: leave it out of the samples.")
         return found
 
     @cached_property

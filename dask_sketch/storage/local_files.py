@@ -38,6 +38,11 @@ def replacing(path: Path) -> Iterator[Path]:
     new
         Path beside it to write to.
 
+    Raises
+    ------
+    ArtifactError
+        If the path is a device, pipe or socket.
+
     Examples
     --------
     >>> path = Path(tempfile.mkdtemp()) / "page.html"
@@ -47,6 +52,11 @@ def replacing(path: Path) -> Iterator[Path]:
     ('<!doctype html>', ['page.html'])
     """
     path = path.resolve()
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise ArtifactError(
+            f"path={str(path)!r} is a device, pipe or socket, which is not replaced. Choose "
+            "another path."
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     _sweep(path)
     scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))

@@ -163,6 +163,8 @@ def test_bad_units_are_named(group):
     ):
         with pytest.raises(InputError, match=message):
             bootstrap(model, given)
+    with pytest.raises(InputError, match="n_replicates=100001"):
+        bootstrap(model, group, n_replicates=100_001)
     with pytest.raises(InputError, match="n_replicates=1"):
         bootstrap(model, group, n_replicates=1)
     with pytest.raises(InputError, match="executor='threads'"):

@@ -139,6 +139,8 @@ def test_what_has_no_level_is_refused() -> None:
         compare_all(units, machine, strata=np.arange(16))
     with pytest.raises(InputError, match=r"by has shape \(15,\)"):
         compare_all(units, machine[1:])
+    with pytest.raises(InputError, match=r"by has shape \(16, "):
+        compare_all(units, ["a", []] * 8)
     with pytest.raises(InputError, match="by has 1 labels"):
         compare_all(units, machine * 0)
     with pytest.raises(InputError, match="units of type list"):

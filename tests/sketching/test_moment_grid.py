@@ -58,6 +58,18 @@ def test_other_texts_are_refused(change):
         MomentGrid.from_spec("[]")
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("center", ["x", 0.0]), ("center", [0.0, []]), ("unit", [1.0, "b"]),
+     ("feature_names", ("a", "a")), ("feature_names", "ab"), ("feature_names", 1.5),
+     ("feature_names", ("a", None)), ("pairwise", "no"), ("seed", 1.5), ("n_columns", "x")],
+)  # fmt: skip
+def test_what_is_no_grid_is_refused(name, value):
+    with pytest.raises(InputError) as caught:
+        dataclasses.replace(GRID, **{name: value})
+    assert caught.value.parameter == name
+
+
 def test_description():
     values = GRID.as_dict()
     assert (values["n_features"], values["n_sums"], values["bytes"]) == (2, 15, 240)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
+from dask_sketch.errors import ArtifactError
 from dask_sketch.storage.local_files import replacing
 
 
@@ -16,6 +19,16 @@ def test_a_folder_is_never_replaced_by_a_file(tmp_path):
         new.mkdir()
     assert (tmp_path / "data" / "rows").read_text() == "1 2 3"
     assert [path.name for path in tmp_path.rglob("*")] == ["data", "rows"]
+
+
+def test_pipes_and_devices_are_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    for name in ("pipe", "link"):
+        with pytest.raises(ArtifactError, match="pipe"), replacing(tmp_path / name) as new:
+            new.write_text("page")
+    assert (tmp_path / "pipe").is_fifo()
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_an_error_keeps_the_earlier_file(tmp_path):
