@@ -20,7 +20,7 @@ from dask_sketch.cli.options import (
     input_options,
     map_option,
     nan_option,
-    refuse_existing_file,
+    refuse_existing_page,
     run_options,
     seed_option,
     storage_option,
@@ -75,7 +75,7 @@ def level_options(function: Command) -> Command:
 @click.argument("second")
 @click.option("--report", metavar="HTML", type=click.Path(dir_okay=False),
               help="Write the result as one page, with pictures.")  # fmt: skip
-@click.option("--overwrite", is_flag=True, help="Replace what exists at the path of the page.")
+@click.option("--overwrite", is_flag=True, help="Replace an earlier page.")
 @table_options
 @click.option("--serial", is_flag=True,
               help="Neighbouring units depend on each other; those of SECOND precede those of "
@@ -109,7 +109,7 @@ def compare(
     from dask_sketch.distributions import compare as compare_groups
 
     if report is not None:
-        refuse_existing_file(report, overwrite, None)
+        refuse_existing_page(report, overwrite)
     sides: list[Any] = [
         ds.open(path, storage_options=for_url(path, storage_options)) for path in (first, second)
     ]

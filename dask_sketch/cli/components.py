@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -76,6 +77,11 @@ def pca(
     from dask_sketch.sketching.second_moments import SecondMoments
 
     options = opening["storage_options"]
+    if moments is not None and Path(moments).absolute() == Path(output).absolute():
+        raise InputError(
+            f"moments={moments!r}: is the path of the components too; give another one.",
+            parameter="moments",
+        )
     for path in filter(None, (output, moments)):
         refuse_existing(path, overwrite, options)
     grid = None if like is None else _grid_of(like, options)

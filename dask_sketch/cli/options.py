@@ -452,6 +452,20 @@ def refuse_existing_file(
         )
 
 
+def refuse_existing_page(path: str, overwrite: bool) -> None:
+    """Check before a long run that an HTML page can be written; other files are never replaced.
+
+    Raises
+    ------
+    ArtifactError
+        If ``path`` exists and is not to be replaced, or cannot be written to.
+    """
+    from dask_sketch.storage.overwrite import require_writable_page
+
+    refuse_existing_file(path, overwrite, None)
+    require_writable_page(Path(path))
+
+
 @contextlib.contextmanager
 def new_text_file(path: str, storage_options: dict[str, Any] | None) -> Iterator[IO[str]]:
     """Write a text file; a local one is there when it is complete, in place of an earlier one.

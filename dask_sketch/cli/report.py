@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dask_sketch.cli.jobs import with_codes
-from dask_sketch.cli.options import Run, examples, refuse_existing_file, run_options, storage_option
+from dask_sketch.cli.options import Run, examples, refuse_existing_page, run_options, storage_option
 from dask_sketch.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _RESULTS = ("sketch", "model")  # names of what commands leave in a folder besid
 @click.argument("run_", metavar="RUN")
 @click.option("-o", "--output", metavar="HTML", type=click.Path(dir_okay=False),
               help="Path of the page; by default as in the job file.")  # fmt: skip
-@click.option("--overwrite", is_flag=True, help="Replace what exists at the path.")
+@click.option("--overwrite", is_flag=True, help="Replace an earlier page.")
 @click.option("--model", metavar="PATH", help="Model that was decoded from the sketch RUN.")
 @click.option("--heldout", metavar="PATH",
               help="Sketch, with the same feature map, of samples that the model was not decoded "
@@ -58,7 +58,7 @@ def report(
     """
     job = run_.lower().endswith(".toml")
     if output is not None or not job:  # each run replaces the report of its job
-        refuse_existing_file(output or DEFAULT, overwrite, None)
+        refuse_existing_page(output or DEFAULT, overwrite)
     options = {"--model": model, "--heldout": heldout, "--names": names, "-o": output}
     words = [word for name, value in options.items() if value for word in (name, value)]
     path = report_run(

@@ -39,6 +39,7 @@ from dask_sketch.jobs.run_sections import (
 )
 from dask_sketch.jobs.since import Since
 from dask_sketch.models.principal_components import PrincipalComponents
+from dask_sketch.storage.overwrite import require_writable_page
 
 if TYPE_CHECKING:
     from dask_sketch.jobs.job_file import Job
@@ -237,6 +238,8 @@ def report_last_run(path: str | Path, output: str | Path | None = None) -> Path:
     ------
     JobError
         If the job file is wrong.
+    ArtifactError
+        If the path of the report holds another file.
     InputError
         If neither ``output`` nor the job file gives a path, or matplotlib is missing.
     LedgerError
@@ -251,6 +254,7 @@ def report_last_run(path: str | Path, output: str | Path | None = None) -> Path:
                 parameter="output",
             )
         target = job.place(report) if output is None else report
+        require_writable_page(Path(target))
         ledger = ledger_of(job)
         record = None if ledger is None else next(reversed(ledger.history()), None)
         if ledger is None or record is None:

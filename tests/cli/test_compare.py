@@ -60,6 +60,10 @@ def test_compare_writes_a_page(groups: list[Path], tmp_path: Path) -> None:
     assert f"dask-sketch compare {a} {c} --level 0.01 --report {page}" in text
     assert "--overwrite" in refusal(1, "compare", a, c, "--report", page)
     assert "page.html" in call("compare", a, c, "--report", page, "--overwrite").stdout
+    rows = tmp_path / "rows.csv"
+    rows.write_text("1,2")
+    assert "rows.csv" in refusal(1, "compare", a, c, "--report", rows, "--overwrite")
+    assert rows.read_text() == "1,2"
 
 
 @pytest.mark.filterwarnings("default")  # the program prints them

@@ -116,6 +116,7 @@ def test_missing_values(data: str, here: Path) -> None:
     [
         (["m.zarr", "--n-columns", 1], "n_columns=1"),
         (["m.zarr", "--moments", "n.zarr"], "moments='n.zarr'"),
+        (["DATA", "--moments", "./other.zarr"], "moments='./other.zarr'"),
         (["DATA", "--like", "c.zarr"], "like='c.zarr'"),
         (["DATA", "-k", 3], "n_components=3"),
         (["DATA", "--n-columns", 3], "n_columns=3"),

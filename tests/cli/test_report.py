@@ -89,6 +89,9 @@ def test_what_stands_there_is_not_replaced_unasked(
     assert refused.exit_code == 1
     assert "report.html exists" in refused.output
     assert invoke(kept / "model.zarr", "--overwrite").exit_code == 0
+    (tmp_path / "rows.csv").write_text("1,2")
+    assert invoke(kept / "model.zarr", "-o", "rows.csv", "--overwrite").exit_code == 1
+    assert (tmp_path / "rows.csv").read_text() == "1,2"
 
 
 @pytest.mark.parametrize(
