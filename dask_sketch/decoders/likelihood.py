@@ -61,7 +61,7 @@ _NEAR = 2.0  # noise levels up to which the descent from EM's solution needs no 
 # Products of the numbers of parameters and of frequencies up to which there is a search, and a fit
 # to the sketch at all: 64 components of 12 features with m = 8000 make 1.3e7, in 5 to 20 CPU
 # seconds; 10 components of 64 features with m = 6450 make 8e6.
-# A sample of all rows needs no search, except where it takes no time.
+# A sample of all rows needs neither, except where they take no time.
 _MAX_SEARCH, _MAX_COMPLETE, _MAX_DESCENT = 2e7, 4e5, 1e8
 _FEW_ROWS = 5.0  # effective rows for each parameter, below which rows are left out to test fits
 _MAX_TESTED = 5e4  # rows times components of such tests, which take a few times that of a fit
@@ -216,7 +216,9 @@ def _fit_to_sketch(
     """Descent from the likeliest components, and a search where it does not explain the sketch."""
     k = problem.required_size
     effort = k * problem.count_parameters() * problem.n_frequencies
-    if effort > _MAX_DESCENT:
+    # the likelihood may be that of all rows: the fit is a start among others
+    complete = problem.sketch.holds_all_rows
+    if effort > _MAX_DESCENT or (complete and problem.refine is None and effort > _MAX_COMPLETE):
         return None
     if problem.has_matrices:
         if problem.count_solved() > min(MAX_SOLVABLE, problem.n_frequencies):
@@ -226,8 +228,7 @@ def _fit_to_sketch(
     fit = descend_fully(objective, objective.space.clip(start.atoms(objective)), start.weights)
     report(fit.cost)
     n_evaluations = objective.n_evaluations
-    # the likelihood may be that of all rows
-    max_effort = _MAX_COMPLETE if problem.sketch.holds_all_rows else _MAX_SEARCH
+    max_effort = _MAX_COMPLETE if complete else _MAX_SEARCH
     if fit.cost > _NEAR * objective.unit and effort <= max_effort:
         algorithm = cl_ompr if k <= _MAX_GREEDY else hierarchical_splitting
         other = search_atoms(problem, rng, report, threads, algorithm=algorithm, from_pilot=False)

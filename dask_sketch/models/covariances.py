@@ -33,22 +33,27 @@ class Moments:
     Attributes
     ----------
     counts
-        Weight of each component, shape (n_components,); they sum to one.
+        Weight of each component, shape (n_components,); those of a mixture sum to one.
     squared_counts
         Sums of the squared weights of the rows in each component, shape (n_components,).
     sums
         First moments, shape (n_components, n_features).
     squares
         Second moments, of a shape that the type determines.
-    log_likelihood
-        Mean log-likelihood, in nats.
+    log_likelihoods
+        Mean log-likelihood of each mixture, in nats, shape (n_mixtures,).
     """
 
     counts: Array
     squared_counts: Array
     sums: Array
     squares: Array
-    log_likelihood: float
+    log_likelihoods: Array
+
+    @property
+    def log_likelihood(self) -> float:
+        """Mean log-likelihood of the first mixture, of usually one, in nats."""
+        return float(self.log_likelihoods[0])
 
 
 class Covariances:
@@ -240,27 +245,41 @@ class Covariances:
         size = max(_BLOCK // max(n_components, rows.shape[1]), 64)
         return (slice(k, min(k + size, len(rows))) for k in range(0, len(rows), size))
 
-    def expectation(self, components: Components, rows: Array, weights: Array) -> Moments:
-        """E-step; exponentials are computed in float32, sums in float64."""
+    def expectation(
+        self, components: Components, rows: Array, weights: Array, n_mixtures: int = 1
+    ) -> Moments:
+        """E-step; exponentials are computed in float32, sums in float64.
+
+        Parameters
+        ----------
+        components
+            Components of one mixture; or of several with as many components each, one mixture after
+            the other, whose weights sum to one in all.
+        rows, weights
+            Rows, shape (n_rows, n_features), and their weights, shape (n_rows,).
+        n_mixtures
+            Number of mixtures.
+        """
         k, d = components.means.shape
         counts, squared = np.zeros(k), np.zeros(k)
         sums, squares = np.zeros((k, d)), self._no_squares(k, d)
-        total = 0.0
+        totals = np.full(n_mixtures, math.log(n_mixtures))
         for part in self._blocks(rows, k):
             block, w = rows[part], weights[part]
             joint = self.joint(components, block)
-            largest = joint.max(axis=0)
-            joint -= largest
-            shares = joint.astype(np.float32)
+            mixtures = joint.reshape(n_mixtures, -1, len(block))
+            largest = mixtures.max(axis=1)
+            mixtures -= largest[:, None]
+            shares = mixtures.astype(np.float32)
             np.exp(shares, out=shares)
-            norm = shares.sum(axis=0, dtype=np.float64)
-            total += float(w @ (largest + np.log(norm)))
-            np.multiply(shares, w / norm, out=joint)
+            norm = shares.sum(axis=1, dtype=np.float64)
+            totals += (largest + np.log(norm)) @ w
+            np.multiply(shares, (w / norm)[:, None], out=mixtures)
             counts += joint.sum(axis=1)
             squared += np.einsum("kn,kn->k", joint, joint)
             sums += joint @ block
             self._add_squares(squares, joint, block)
-        return Moments(counts, squared, sums, squares, total)
+        return Moments(counts, squared, sums, squares, totals)
 
     def _no_squares(self, n_components: int, n_features: int) -> Array:
         return np.zeros((n_components, n_features))

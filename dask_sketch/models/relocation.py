@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -148,18 +149,29 @@ def _split(
     one = Components(np.ones(1), components.means[[k]], components.covariances[[k]])
     single = family.maximization(family.expectation(one, x, w), one, floor)
     alone = family.expectation(single, x, w).log_likelihood
-    best, halves = -np.inf, None
-    for upper in _divisions(x, w):
-        start = family.from_labels(x, w, upper.astype(np.intp), 2)
-        for _ in range(_N_ITERATIONS):
-            moments = family.expectation(start, x, w)
-            start = family.maximization(moments, start, floor)
-        rows_of = moments.counts**2 / np.maximum(moments.squared_counts, 1e-300)
-        gain = moments.log_likelihood - alone
-        is_clear = rows_of.min() > _FEWEST_ROWS and gain * n_rows > clear
-        if (rows_of.min() > n_min or is_clear) and gain > best:
-            best, halves = gain, start
-    return float(components.weights[k]) * best, halves
+    starts = [family.from_labels(x, w, upper.astype(np.intp), 2) for upper in _divisions(x, w)]
+    if not starts:
+        return -np.inf, None
+    pairs = Components(
+        np.concatenate([start.weights for start in starts]) / len(starts),
+        np.concatenate([start.means for start in starts]),
+        np.concatenate([start.covariances for start in starts]),
+    )
+    for _ in range(_N_ITERATIONS):
+        moments = family.expectation(pairs, x, w, len(starts))
+        pairs = family.maximization(moments, pairs, floor)
+    rows_of = moments.counts**2 / np.maximum(moments.squared_counts, 1e-300)
+    fewest, gains = rows_of.reshape(-1, 2).min(axis=1), moments.log_likelihoods - alone
+    is_clear = (fewest > _FEWEST_ROWS) & (gains * n_rows > clear)
+    gains = np.where((fewest > n_min) | is_clear, gains, -np.inf)
+    best = int(np.argmax(gains))
+    if not np.isfinite(gains[best]):
+        return -np.inf, None
+    both = slice(2 * best, 2 * best + 2)
+    halves = Components(
+        pairs.weights[both] * len(starts), pairs.means[both], pairs.covariances[both]
+    )
+    return float(components.weights[k] * gains[best]), halves
 
 
 def _divisions(x: Array, w: Array) -> Iterator[NDArray[np.bool_]]:
@@ -188,13 +200,15 @@ def _divisions(x: Array, w: Array) -> Iterator[NDArray[np.bool_]]:
 
 def _point_mass(x: Array) -> NDArray[np.bool_]:
     """Rows with the same value of the feature where about half of them have it; none if few do."""
-    some = x[:: max(len(x) // _COUNTED, 1)]
+    some = np.sort(x[:: max(len(x) // _COUNTED, 1)], axis=0)
     found, balance = np.zeros(len(x), dtype=bool), 0.0
-    for feature, counted in zip(x.T, some.T, strict=True):
-        values, counts = np.unique(counted, return_counts=True)
-        share = float(counts.max()) / len(counted)
-        if share >= _POINT_MASS and share * (1.0 - share) > balance:
-            found, balance = feature == values[counts.argmax()], share * (1.0 - share)
+    least = math.ceil(_POINT_MASS * len(some)) - 1  # places to the last one of as many equal values
+    repeated = (some[least:] == some[: len(some) - least]).any(axis=0)
+    for index in np.flatnonzero(repeated):
+        values, counts = np.unique(some[:, index], return_counts=True)
+        share = float(counts.max()) / len(some)
+        if share * (1.0 - share) > balance:
+            found, balance = x[:, index] == values[counts.argmax()], share * (1.0 - share)
     return found
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dask_sketch.models.covariances import COVARIANCES, Components
+from dask_sketch.models.low_rank import covariances_of
 from dask_sketch.models.relocation import agglomerate, relocations
 from dask_sketch.models.weighted_em import fit_mixture
 
@@ -120,3 +121,22 @@ def test_loss_without_a_component_far_from_others() -> None:
     shares, losses = COVARIANCES["diag"].posterior(components, rows, np.full(2, 0.5))
     assert shares == pytest.approx(np.eye(2))
     assert losses == pytest.approx([2500.0, 2500.0])
+
+
+@pytest.mark.parametrize("kind", ["diag", "spherical", "full", "low-rank:1"])
+def test_mixtures_of_the_same_rows_are_fitted_together(kind: str) -> None:
+    rng = np.random.default_rng(0)
+    rows, weights = rng.normal(size=(300, 3)), rng.dirichlet(np.ones(300))
+    family, mixtures = covariances_of(kind), []
+    for feature in range(3):
+        labels = (rows[:, feature] > 0.3).astype(np.intp)
+        mixtures.append(family.from_labels(rows, weights, labels, 2))
+    all_fields = [[getattr(one, name) for one in mixtures] for name in vars(mixtures[0])]
+    scaled, means, covariances = (np.concatenate(each) for each in all_fields)
+    found = family.expectation(Components(scaled / 3, means, covariances), rows, weights, 3)
+    alone = [family.expectation(one, rows, weights) for one in mixtures]
+    likelihoods = [one.log_likelihood for one in alone]
+    np.testing.assert_allclose(found.log_likelihoods, likelihoods, rtol=1e-6)
+    for name in ("counts", "squared_counts", "sums", "squares"):
+        expected = np.concatenate([getattr(one, name) for one in alone])
+        np.testing.assert_allclose(getattr(found, name), expected, rtol=1e-5, atol=1e-7)
