@@ -33,7 +33,8 @@ def mean_embedding(groups: SketchGroup | LazyResult) -> xr.DataArray:
     feature map over all pairs of samples of the two groups, and distances the maximum mean
     discrepancy (MMD). So any method for vectors works on groups of samples: nearest neighbours,
     clustering, or regression. scikit-learn takes the array as it is, and its cross-validation
-    divides it by groups.
+    divides it by groups. Its ``PCA(whiten=True)`` gives whitened embeddings, in which directions
+    along which groups differ little count as much as others.
 
     Parameters
     ----------

@@ -2,6 +2,7 @@ import dask.array as da
 import numpy as np
 import pytest
 from sklearn.base import clone
+from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GroupKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -101,6 +102,14 @@ def test_scikit_learn_divides_embeddings_by_groups():
     )
     assert scores.mean() > 0.9
     assert model.fit(GROUP, WIDE).score(GROUP, WIDE) > 0.9
+
+
+def test_embeddings_are_whitened_by_scikit_learn():
+    whitening = PCA(5, whiten=True)
+    whitened = whitening.fit_transform(mean_embedding(GROUP))
+    np.testing.assert_allclose(np.cov(whitened.T), np.eye(5), atol=1e-8)
+    model = make_pipeline(whitening, DistributionFeatures(30), LogisticRegression())
+    assert model.fit(mean_embedding(GROUP), WIDE).score(mean_embedding(GROUP), WIDE) > 0.9
 
 
 def test_names_of_features():
