@@ -290,7 +290,7 @@ def main(seconds: float, attack: str | None, first: int) -> None:
     failures: dict[str, list[str]] = {name: [] for name in names}
     ds.partial_sketch(rows_of(0), MAP, groups=np.arange(60) % 3)  # kernels are compiled
     for kind in MAKERS:
-        made(kind)
+        use(made(kind))
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         for name in names:

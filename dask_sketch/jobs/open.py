@@ -443,7 +443,7 @@ def _exists(path: str, options: dict[str, Any] | None) -> bool:
     except Exception as error:  # file systems fail in many ways
         raise LedgerError(
             f"job.ledger: {path} cannot be reached: {type(error).__name__}: {error}. Check the "
-            "path, and job.storage_options for a URL."
+            "path; for a URL also job.storage_options, and that the credentials are valid."
         ) from error
 
 

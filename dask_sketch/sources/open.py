@@ -15,6 +15,7 @@ import numpy as np
 from dask.base import is_dask_collection
 from zarr.abc.store import Store
 
+from dask_sketch.display.text import first_line
 from dask_sketch.errors import InputError
 from dask_sketch.sources.array import (
     NumpyFile,
@@ -460,8 +461,8 @@ def _has_parquet(path: str, storage_options: dict[str, Any] | None) -> bool:
         raise
     except Exception as error:  # file systems fail in many ways
         raise InputError(
-            f"x={path!r} could not be listed: {type(error).__name__}: {error}. Check the path, and "
-            "storage_options for a URL."
+            f"x={path!r} could not be listed: {first_line(error).rstrip('.')}. Check the path; for "
+            "a URL also storage_options, and that the credentials are valid."
         ) from error
     if any(name in ("zarr.json", ".zarray", ".zgroup") for name in names):
         return False

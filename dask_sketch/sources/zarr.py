@@ -393,8 +393,8 @@ def _open(store: Any, storage_options: dict[str, Any] | None, label: str, comple
         return zarr.open(CompleteStore(found) if complete else found, path=path, mode="r")
     except Exception as error:  # file systems and damaged metadata fail in many ways
         raise InputError(
-            f"x={label!r} is not a Zarr store: {type(error).__name__}: {error}. Check the path, "
-            "and storage_options for a URL."
+            f"x={label!r} is not a Zarr store: {type(error).__name__}: {error}. Check the path; "
+            "for a URL also storage_options, and that the credentials are valid."
         ) from error
 
 
