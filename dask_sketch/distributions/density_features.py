@@ -447,7 +447,9 @@ class DensityFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         ----------
         densities
             Densities at ``nodes_``, such as sums of :meth:`DensityNodes.kernel_sums` divided by the
-            numbers of rows, shape (n_distributions, n_nodes).
+            numbers of rows, shape (n_distributions, n_nodes). Counts give densities as well, of the
+            bins of a histogram or of the words of a group: divide them by their total and by the
+            volume :attr:`DensityNodes.cell` of a bin.
 
         Returns
         -------
@@ -458,6 +460,27 @@ class DensityFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         ------
         InputError
             If the shape differs, or a density is negative.
+
+        Examples
+        --------
+        Words have no distances. With ``bounds`` that give each of them a cell of volume one, any
+        mixture of one feature serves for the fit. Tables of counts by group, such as those of
+        ``pandas.crosstab``, add up over the parts of the data:
+
+        >>> import pandas as pd
+        >>> group, word = list("aaaabbbb"), list("xxyzyyyz")
+        >>> parts = [pd.crosstab(group[k::2], word[k::2]) for k in (0, 1)]
+        >>> counts = parts[0].add(parts[1], fill_value=0).fillna(0)
+        >>> n_words = counts.shape[1]
+        >>> words = DensityFeatures("js", n_side=n_words, bounds=([0.0], [n_words]))
+        >>> words = words.fit([GaussianMixture([1.0], [[0.0]], [[1.0]])])
+        >>> densities = counts.div(counts.sum(axis=1), axis=0).to_numpy()
+        >>> features = words.transform_densities(densities)  # a row for each group
+        >>> round(float(np.sum((features[0] - features[1]) ** 2)), 2)
+        0.24
+        >>> from scipy.spatial.distance import jensenshannon
+        >>> round(float(jensenshannon(*densities) ** 2), 2)
+        0.24
         """
         check_is_fitted(self)
         p: Array = check_array(densities, dtype=np.float64, ensure_non_negative=True)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy import special
 
 from dask_sketch.display.html import card
@@ -16,7 +16,7 @@ from dask_sketch.display.text import describe, one_line
 from dask_sketch.distributions.nearest_neighbors import (
     NeighborEstimate,
     Neighbors,
-    checked_rows,
+    drawn_rows,
     neighbor_divergence,
     require_neighbors,
 )
@@ -29,6 +29,7 @@ from dask_sketch.distributions.parameter_noise import (
 )
 from dask_sketch.errors import InputError
 from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.sketching.row_sample import DEFAULT_ROWS
 from dask_sketch.validation.arrays import require_integer, require_number
 from dask_sketch.validation.threads import one_blas_thread
 from dask_sketch.validation.warn import warn_user
@@ -169,14 +170,15 @@ def _renyi(value: float, alpha: float) -> float:
 
 
 def divergence(
-    first: GaussianMixture | ArrayLike,
-    second: GaussianMixture | ArrayLike,
+    first: Any,
+    second: Any,
     kind: Kind = "kl",
     *,
     alpha: float = 0.5,
     n_samples: tuple[float, float] | None = None,
     n_draws: int | None = None,
     n_neighbors: int = 5,
+    n_rows: int = DEFAULT_ROWS,
     level: float = 0.05,
     seed: int = 0,
 ) -> Divergence:
@@ -189,13 +191,15 @@ def divergence(
     of the simulation alone, for the two mixtures as they are.
 
     Between rows, distances to nearest neighbours replace the densities. They need no model, but
-    all rows in memory, and have a bias that decreases slowly, about like ``n**(-1 / n_features)``.
+    have a bias that decreases slowly, about like ``n**(-1 / n_features)``. Of lazy rows, a random
+    sample of ``n_rows`` is drawn in one pass over each side, and the error is that of this sample.
 
     Parameters
     ----------
     first, second
-        Two mixtures, such as those that :func:`dask_sketch.decode` returns; or two arrays of rows,
-        shape (n_samples, n_features).
+        Two mixtures, such as those that :func:`dask_sketch.decode` returns; or rows, shape
+        (n_samples, n_features): two arrays, or lazy input such as Dask arrays and paths of Zarr or
+        Parquet, in any form that :func:`~dask_sketch.open_samples` takes or returns.
     kind
         With densities ``p`` of ``first`` and ``q`` of ``second``:
 
@@ -221,10 +225,12 @@ def divergence(
         million where the parameters are known so well that the error of the simulation matters.
     n_neighbors
         Number of the neighbour of a row whose distance is taken, ``>= 1``.
+    n_rows
+        Maximum number of random rows of each lazy side, ``>= 1``; all rows in memory are used.
     level
         Probability that the interval misses the divergence, in (0, 1).
     seed
-        Seed of the draws, or of the order of rows, ``>= 0``.
+        Seed of the draws, or of the choice and order of rows, ``>= 0``.
 
     Returns
     -------
@@ -258,6 +264,14 @@ def divergence(
     >>> x, y = p.sample(2000, seed=0), q.sample(2000, seed=1)
     >>> round(divergence(x, y).value, 1)
     0.5
+
+    Of lazy rows, for example in Zarr stores, a sample is enough:
+
+    >>> import dask.array as da
+    >>> lazy = [da.from_array(rows, chunks=(500, 1)) for rows in (x, y)]
+    >>> low, high = divergence(*lazy, n_rows=1000).interval
+    >>> low < 0.5 < high
+    True
     """
     alpha = _checked(kind, alpha)
     level = require_number("level", level, 0.0, 1.0, strict=True)
@@ -274,9 +288,17 @@ def divergence(
         return found
     if n_samples is not None:
         raise InputError(f"n_samples={n_samples!r}: only mixtures need it; rows are counted.")
-    x, y = checked_rows("first", first), checked_rows("second", second)
+    x, y = _rows_of({"first": first, "second": second}, n_rows, seed)
     estimate = neighbor_divergence(x, y, kind, alpha, n_neighbors, seed)
     return _from_rows(estimate, kind, alpha, level)
+
+
+def _rows_of(given: dict[str, Any], n_rows: int, seed: int) -> list[Array]:
+    """Rows by the names of their arguments, of which lazy ones are drawn with different seeds."""
+    n_rows = require_integer("n_rows", n_rows, 1)
+    seeds = np.random.SeedSequence(seed).generate_state(len(given))
+    pairs = zip(given.items(), seeds, strict=True)
+    return [drawn_rows(name, one, n_rows, int(own)) for (name, one), own in pairs]
 
 
 def _pairs_needed(found: Divergence, n_pairs: int, n_features: int) -> int:
@@ -491,12 +513,13 @@ def _from_rows(found: NeighborEstimate, kind: str, alpha: float, level: float) -
 
 
 def divergence_matrix(
-    distributions: Sequence[GaussianMixture] | Sequence[ArrayLike],
+    distributions: Sequence[Any],
     kind: Kind = "js",
     *,
     alpha: float = 0.5,
     n_draws: int = 2000,
     n_neighbors: int = 5,
+    n_rows: int = DEFAULT_ROWS,
     seed: int = 0,
 ) -> Array:
     """Estimate the divergences of every two of many mixtures, or of many sets of rows.
@@ -506,13 +529,13 @@ def divergence_matrix(
     Parameters
     ----------
     distributions
-        Mixtures, or arrays of rows, at least two.
-    kind, alpha, n_neighbors
+        Mixtures, or rows in memory or lazy, at least two.
+    kind, alpha, n_neighbors, n_rows
         Arguments of :func:`divergence`.
     n_draws
         Number of draws from each mixture, ``>= 100``.
     seed
-        Seed of the draws, or of the order of rows, ``>= 0``.
+        Seed of the draws, or of the choice and order of rows, ``>= 0``.
 
     Returns
     -------
@@ -548,7 +571,7 @@ def divergence_matrix(
             f"distributions has {len(mixtures)} mixtures and {len(given) - len(mixtures)} others: "
             "give mixtures only, or rows only."
         )
-    rows = [checked_rows(f"distributions[{k}]", one) for k, one in enumerate(given)]
+    rows = _rows_of({f"distributions[{k}]": one for k, one in enumerate(given)}, n_rows, seed)
     require_neighbors(rows, kind, alpha, n_neighbors)
     rng = np.random.default_rng(seed)
     sides = [Neighbors.of(x[rng.permutation(len(x))], n_neighbors) for x in rows]

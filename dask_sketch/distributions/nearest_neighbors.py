@@ -13,6 +13,12 @@ from scipy import special
 from scipy.spatial import KDTree
 
 from dask_sketch.errors import InputError
+from dask_sketch.features.feature_map import FeatureMap
+from dask_sketch.graph.lazy import LazyResult
+from dask_sketch.graph.sketch import sketch
+from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.sources.open import open_samples
+from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import require_integer, require_memory
 
 Array = NDArray[np.float64]
@@ -73,6 +79,69 @@ def checked_rows(name: str, given: Any) -> Array:
             parameter=name,
         )
     return rows
+
+
+def drawn_rows(name: str, given: Any, n_rows: int, seed: int) -> Array:
+    """Rows in memory as they are, or random rows of lazy input, drawn in one pass.
+
+    Parameters
+    ----------
+    name
+        Name of the argument.
+    given
+        Array-like, shape (n_samples, n_features); or lazy input that
+        :func:`~dask_sketch.open_samples` takes, or what that returns.
+    n_rows
+        Maximum number of rows of lazy input, which are drawn without replacement: those of
+        :class:`RowSample`, in random order.
+    seed
+        Seed of the draw, ``>= 0``.
+
+    Returns
+    -------
+    rows
+        Shape (n_samples, n_features); ``(min(n_rows, n_samples), n_features)`` for lazy input.
+
+    Raises
+    ------
+    InputError
+        If there are no finite real numbers in that shape, or lazy input has weights or an unknown
+        number of features.
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> drawn_rows("x", da.random.normal(size=(1000, 2), chunks=(300, 2)), 50, seed=0).shape
+    (50, 2)
+    """
+    if isinstance(given, Samples):
+        given = _sampled(name, given, n_rows, seed)
+    elif not isinstance(given, (np.ndarray, list, tuple, GaussianMixture)):
+        samples = open_samples(given)
+        given = _sampled(name, samples, n_rows, seed) if samples.lazy else given
+    return checked_rows(name, given)
+
+
+def _sampled(name: str, samples: Samples, n_rows: int, seed: int) -> NDArray[Any]:
+    weighted = samples.weights is not None or samples.weight_column or samples.weight_field
+    if weighted or samples.n_features is None:
+        given = "weights" if weighted else "an unknown number of features"
+        raise InputError(
+            f"{name}: {samples.label} has {given}. Give rows without weights, of a known number of "
+            "features, or decode sketches of both sides.",
+            parameter=name,
+        )
+    # without a pilot, all rows have the same importance
+    feature_map = FeatureMap(samples.n_features, 1, scale=1.0, seed=seed)
+    found = sketch(samples, feature_map, nan_policy="omit", sample=n_rows)
+    found = found.compute() if isinstance(found, LazyResult) else found
+    if found.omitted:
+        raise InputError(
+            f"{name} has {found.omitted:,} rows with NaN or infinite values, of "
+            f"{found.count + found.omitted:,}: leave them out of the input.",
+            parameter=name,
+        )
+    return np.asarray(found.sample.rows)
 
 
 def neighbor_divergence(

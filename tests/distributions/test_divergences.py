@@ -2,8 +2,10 @@
 
 import dask.array as da
 import numpy as np
+import pandas as pd
 import pytest
 
+import dask_sketch as ds
 from dask_sketch import GaussianMixture
 from dask_sketch.distributions import divergence, divergence_matrix
 from dask_sketch.errors import InputError
@@ -201,6 +203,25 @@ def test_rows():
     assert np.isfinite(few.value)
 
 
+def test_lazy_rows_are_sampled(tmp_path):
+    sides = [P.sample(4000, seed=0), Q.sample(4000, seed=1)]
+    lazy = [da.from_array(x, chunks=(900, 2)) for x in sides]
+    paths = [str(tmp_path / name) for name in ("p.zarr", "q.parquet")]
+    lazy[0].to_zarr(paths[0])
+    pd.DataFrame(sides[1], columns=["a", "b"]).to_parquet(paths[1])
+    exact = divergence(P, Q, "js").value
+    found = divergence(*lazy, "js", n_rows=2000, seed=3)
+    assert found.value == pytest.approx(exact, abs=4 * found.standard_error + 0.05 * exact)
+    assert divergence(*lazy, "js", n_rows=2000, seed=3).value == found.value
+    assert divergence(*lazy, "js", n_rows=2000, seed=4).value != found.value
+    # rows of a sample of all of them are those in memory, in another order
+    rows = [np.asarray(sorted(map(tuple, x))) for x in sides]
+    for given in (lazy, paths, [ds.open_samples(path) for path in paths], [paths[0], sides[1]]):
+        assert divergence(*given).value == pytest.approx(divergence(*rows).value)
+    stacked = divergence_matrix(lazy, "js", n_rows=2000, seed=3)
+    assert stacked[0, 1] == pytest.approx(found.value)
+
+
 def test_matrices():
     mixtures = [random_mixture(2, 2, seed=seed) for seed in range(3)]
     for kind in KINDS:
@@ -255,8 +276,15 @@ def test_bad_distributions():
         divergence(P, random_mixture(2, 3))
     with pytest.raises(InputError, match="first of type GaussianMixture"):
         divergence(P, P.sample(10))
-    with pytest.raises(InputError, match="first of type Array"):
-        divergence(da.ones((10, 2)), P.sample(10))
+    with pytest.raises(InputError, match="n_rows=0"):
+        divergence(P.sample(10), P.sample(10), n_rows=0)
+    rows = P.sample(10)
+    rows[3, 0] = np.nan
+    with pytest.raises(InputError, match="second has 1 rows"):
+        divergence(P.sample(10), da.from_array(rows))
+    weighted = ds.open_samples(da.from_array(rows), weights=np.ones(10))
+    with pytest.raises(InputError, match=r"first: .* has weights"):
+        divergence(weighted, P.sample(10))
     with pytest.raises(InputError, match=r"n_samples=\(9, 9\)"):
         divergence(P.sample(10), P.sample(10), n_samples=(9, 9))
     with pytest.raises(InputError, match="kind='tv'"):
