@@ -243,7 +243,7 @@ def _names(first: str, second: str) -> tuple[str, str]:
 @click.option("--first", metavar="A,B,...", required=True,
               help="Names or numbers of the columns of the first set; the other features are the "
               "second.")  # fmt: skip
-@map_option
+@map_option(moments=False)
 @click.option("-m", "--n-frequencies", type=click.IntRange(min=1), metavar="M",
               help="Number of frequencies of a designed feature map; 512 by default.")  # fmt: skip
 @input_options
@@ -272,7 +272,6 @@ def compare_columns(
     """
     from dask_sketch.distributions import compare_columns as compare_sketches
     from dask_sketch.distributions import split_columns
-    from dask_sketch.features.artifact import open_feature_map
     from dask_sketch.graph.compute import active_client, compute_together
     from dask_sketch.graph.design import design
     from dask_sketch.graph.sketch import sketch
@@ -284,7 +283,7 @@ def compare_columns(
         raise click.UsageError("--map contains the number of frequencies: leave -m out.")
     with run.cluster():
         if map_path is not None:
-            feature_map = open_feature_map(map_path, opening["storage_options"])
+            feature_map = _map_of_sketches(map_path, opening["storage_options"])
             opening = with_columns_of(feature_map, opening, data)
         samples = open_samples(run.path(data), **opening)
         if map_path is None:
@@ -302,6 +301,21 @@ def compare_columns(
         groups = compute_together(lazy, active_client(), run.progress, "sketch")
     found = compare_sketches(*groups, **_given(level=level), seed=seed)
     run.answer(found.as_dict(), repr(found))
+
+
+def _map_of_sketches(path: str, storage_options: dict[str, Any] | None) -> FeatureMap:
+    """Open a feature map, or that of a sketch."""
+    from dask_sketch.cli.open import open_map
+    from dask_sketch.features.feature_map import FeatureMap
+
+    found = open_map(path, storage_options)
+    if not isinstance(found, FeatureMap):
+        raise InputError(
+            f"map={path!r} holds second moments, which are correlations alone: give a feature map "
+            "or a sketch.",
+            parameter="map_path",
+        )
+    return found
 
 
 def _columns(text: str, feature_map: FeatureMap) -> list[str | int]:

@@ -108,7 +108,7 @@ def main() -> None:
     )
 )
 @click.argument("data")
-@map_option
+@map_option(moments=True)
 @size_options
 @input_options
 @by_option
@@ -257,7 +257,7 @@ def design(
 )
 @click.argument("data")
 @output_options
-@map_option
+@map_option(moments=True)
 @size_options
 @input_options
 @by_option

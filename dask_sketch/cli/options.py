@@ -315,15 +315,15 @@ def storage_option(function: Command) -> Command:
     )(function)
 
 
-def map_option(function: Command) -> Command:
-    """Add ``--map``."""
+def map_option(*, moments: bool) -> Callable[[Command], Command]:
+    """Add ``--map``, which also takes second moments with ``moments``."""
+    others = "a sketch or second moments" if moments else "a sketch"
     return click.option(
         "--map",
         "map_path",
         metavar="PATH",
-        help="Feature map that `design` wrote, or a sketch or second moments, to make others that "
-        "can be added.",
-    )(function)
+        help=f"Feature map that `design` wrote, or {others}, to make others that can be added.",
+    )
 
 
 class NumberOrAuto(click.ParamType[Any]):

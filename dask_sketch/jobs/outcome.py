@@ -294,7 +294,7 @@ def missing_text(shares: Mapping[str, float]) -> str:
 def model_text(model: Mapping[str, Any]) -> str:
     """Describe the summary of a model as text."""
     if "explained" in model:
-        kept = ", those of the last run" if model["start"] == "kept" else ""
+        kept = ", those of the last run" if model["start"] in ("kept", "refused") else ""
         return (
             f"{model['n_components']} principal components with "
             f"{100 * model['explained']:.3g} % of the variance{kept}"

@@ -243,7 +243,7 @@ def report_last_run(path: str | Path, output: str | Path | None = None) -> Path:
     InputError
         If neither ``output`` nor the job file gives a path, or matplotlib is missing.
     LedgerError
-        If no run is complete, or the last one decoded no model.
+        If no run is complete, or the last one decoded no model or left too few samples.
     """
     job = read_job(path)
     with job.secrets.hidden():
@@ -267,6 +267,11 @@ def report_last_run(path: str | Path, output: str | Path | None = None) -> Path:
                 "its report would be empty. Run the job again."
             )
         results = _results(job, ledger, record)
+        if not results.has_samples:
+            raise LedgerError(
+                f"run {record.number} of {path} left {results.total.count:,} samples, too few for "
+                "a report. Correct the sources, and run the job again."
+            )
         outcome = _outcome(ledger, record, results, target)
         if ledger.failure is not None:
             outcome = replace(outcome, later_failure=str(ledger.failure))

@@ -287,6 +287,11 @@ class Results:
         """Whether the newest data differs from that before, by more than the tolerance."""
         return self.drift is not None and self.drift.is_different
 
+    @property
+    def has_samples(self) -> bool:
+        """Whether the total has more than one sample, so that models are decoded and compared."""
+        return self.total.effective_count > 1
+
     def summary(self, name: str) -> dict[str, Any]:
         """Summary of a model as plain values."""
         return self.models[name].as_dict() | self.scores.get(name, {})
@@ -329,28 +334,35 @@ class Results:
             self.kept[name] = last.models[name]
             return
         if not sketch.effective_count > 1:
-            raise InputError(
+            text = (
                 f"decode {name!r}: {sketch.count:,} samples are too few to decode; check the "
-                f"sources."
+                "sources."
             )
+            if not self.breaches:
+                raise InputError(text)
+            self._refuse(name, text, log)
+            return
         log(f"decoding {name} ...")
         found = decode_model(self.job, table, sketch, earlier, progress)
         found = replace(found, rows=_rows_in(sketch))
         wrong = " ".join(model_breaches(self.job.limits, name, found.model, sketch))
         if wrong:
-            # no settings, so that the next run decodes it again
-            del self.settings[name]
-            self.refused[name] = wrong
-            log(wrong)
-            if earlier is not None:
-                found = DecodedModel(earlier, "refused")
-                self.kept |= _last_folder(self.ledger, name)
             self.models[name] = found
+            self._refuse(name, wrong, log)
             return
         if isinstance(found.model, Model) and isinstance(earlier, Model):
             self.notes += growth_of_cost(name, found.model, earlier)
         self.models[name] = found
         self.ledger.write_model(self.ledger.next_run, found.model, name)
+
+    def _refuse(self, name: str, reason: str, log: Callable[[str], object]) -> None:
+        """Refuse a model, and keep that of the last run if there is one."""
+        del self.settings[name]  # so that the next run decodes it again
+        self.refused[name] = reason
+        log(reason)
+        if name in self.earlier:
+            self.models[name] = DecodedModel(self.earlier[name], "refused")
+            self.kept |= _last_folder(self.ledger, name)
 
     def check(self, n_read: int) -> None:
         """Compare the samples that this run read with the limits of the job file.
@@ -381,7 +393,10 @@ class Results:
                 "sources, and set limits.partitions = [1, 1000], for example, in the job file: "
                 "such a run then ends with exit code 8."
             )
-        self.breaches += data_breaches(limits, len(keys), self.read, others, names)
+        judged = self.read
+        if judged is None and not self.has_samples:  # a run before this one read what is broken
+            judged = self.total
+        self.breaches += data_breaches(limits, len(keys), judged, others, names)
 
     def compare(self) -> None:
         """Compare new samples with the others, the state with earlier ones, and groups."""
@@ -404,7 +419,7 @@ class Results:
                 self.untested = "There is no earlier data to compare with."
         states = [one for one in ledger.states(self.job.drift.states) if one[1].total_weight > 0]
         for number, state in reversed(states):
-            if state.identical(self.total):
+            if state.identical(self.total) or not self.has_samples:
                 continue
             # partitions that have not changed since that run; their fraction of the squared
             # weights is assumed to be that of the samples

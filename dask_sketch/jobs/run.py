@@ -304,7 +304,7 @@ class _Run:
         damage: str | None,
     ) -> Outcome:
         run, entries = ledger.next_run, ledger.entries
-        report = self.job.outputs.report
+        report = self.job.outputs.report if results.has_samples and results.models else None
         return Outcome(
             run=run,
             status=INCOMPLETE if quarantined else DONE,
@@ -343,7 +343,7 @@ class _Run:
             damage=damage,
             notes=tuple(results.notes),
             ledger=ledger.label,
-            report=None if report is None or not results.models else self.job.place(report),
+            report=None if report is None else self.job.place(report),
         )
 
     def _write(self, results: Results, outcome: Outcome, planned: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from cli.commands import answer, call, refusal
 from jobs.conftest import make_place
 from jobs.places import ROWS, Place, rows_of
 
+import dask_sketch as ds
 from dask_sketch import FeatureMap, partial_sketch
 from dask_sketch.cli.jobs import ALARM
 
@@ -167,6 +168,14 @@ def test_compare_columns(tmp_path: Path) -> None:
            "-o", tmp_path / "map.json")  # fmt: skip
     by_map = ("compare-columns", data, "--by", "day", "--map", tmp_path / "map.json")
     assert "depend on each other" in call(*by_map, "--first", "c").stdout
+    rows = frame[["a", "b", "c"]]
+    ds.sketch(rows, ds.open(tmp_path / "map.json")).to_zarr(tmp_path / "sketch.zarr")
+    of_sketch = (*by_map[:-1], tmp_path / "sketch.zarr", "--first", "c")
+    assert answer(*of_sketch) == answer(*by_map, "--first", "c")
+    ds.second_moments(rows).to_zarr(tmp_path / "moments.zarr")
+    of_moments = (*by_map[:-1], tmp_path / "moments.zarr", "--first", "c")
+    assert "(option --map)" in refusal(1, *of_moments)
+    assert "second moments" not in call("compare-columns", "--help").stdout
     refused = refusal(1, *by_map, "--first", "a,d")
     assert "'d'" in refused
     assert "(option --first)" in refused

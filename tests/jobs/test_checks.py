@@ -7,13 +7,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from jobs.places import CHUNK_BYTES, ROWS, Place, answers_in, rows_of
+from jobs.places import CHUNK_BYTES, ROWS, Place, answers_in, rows_of, write_rows
 
 import dask_sketch as ds
 from dask_sketch.cli.jobs import BREACH, REFUSED_MODEL
 from dask_sketch.cli.main import cli
 from dask_sketch.decoders.misfit import loss_to_rival
-from dask_sketch.errors import ChunkError
+from dask_sketch.errors import ChunkError, LedgerError
+from dask_sketch.jobs.report import report_last_run
 from dask_sketch.jobs.verify import records_text
 
 Make = Callable[..., Place]
@@ -63,6 +64,30 @@ def test_a_dead_feed_is_a_breach(make_place: Make, n_good: int, percent: str) ->
     assert note in answers_in(place.folder / "r.html")["done"]
     assert (outcome.omitted, outcome.breaches) == (0, ())
     assert "done, limits" in (place.folder / "r.html").read_text()
+
+
+@pytest.mark.usefixtures("no_drawing")
+@pytest.mark.parametrize("map_", ["", 'task = "pca"'])
+def test_no_rows_are_left(make_place: Make, map_: str) -> None:
+    place = make_place(10)
+    more = DECODE + OUTPUTS + "[limits]\nchanged = 1.0\n"
+    place.write(more, sources=SOURCE, map_=map_)
+    place.run()
+    page = (place.folder / "r.html").read_bytes()
+    write_rows(place.store, broken(200, 0))
+    for run in (2, 3):  # what the first of these read is still all that there is
+        found = CliRunner().invoke(cli, ["run", str(place.file)])
+        assert found.exit_code == BREACH, found.output
+        assert "limits.omitted = 0.5: 200 of the 200 rows" in found.stdout
+        assert place.ledger().history()[-1].number == run
+    assert place.ledger().model(name="model") is not None
+    assert (place.folder / "r.html").read_bytes() == page
+    with pytest.raises(LedgerError, match="run 3 .* 0 samples"):
+        report_last_run(place.file)
+    write_rows(place.store, rows_of(200))
+    outcome = place.run()
+    assert (outcome.breaches, outcome.refused, outcome.samples) == ((), (), 200)
+    assert (place.folder / "r.html").read_bytes() != page
 
 
 def test_few_omitted_rows_are_reported_and_no_breach(make_place: Make) -> None:
