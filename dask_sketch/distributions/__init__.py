@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         mean_map_kernel,
         witness,
     )
+    from dask_sketch.distributions.node_divergences import node_divergence
     from dask_sketch.distributions.pattern_search import (
         PatternSearch,
         ProbitRegions,
@@ -101,6 +102,7 @@ _HOME = {
     "mean_embedding": "embeddings",
     "mean_map_kernel": "mean_maps",
     "mean_map_variance": "feature_errors",
+    "node_divergence": "node_divergences",
     "random_features": "feature_errors",
     "repair_kernel": "distance_kernels",
     "required_frequencies": "feature_errors",
@@ -150,6 +152,7 @@ __all__ = [
     "mean_embedding",
     "mean_map_kernel",
     "mean_map_variance",
+    "node_divergence",
     "random_features",
     "repair_kernel",
     "required_frequencies",

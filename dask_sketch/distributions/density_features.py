@@ -189,6 +189,11 @@ class DensityNodes:
         """Volume of the cell of a node."""
         return float(np.prod(self.spacing))
 
+    @property
+    def peak(self) -> float:
+        """Density of the kernel at its center."""
+        return float(1.0 / np.prod(math.sqrt(2.0 * math.pi) * self.bandwidth))
+
     def _axes(self) -> list[Array]:
         middle = np.arange(self.n_side) + 0.5
         return [low + step * middle for low, step in zip(self.lower, self.spacing, strict=True)]
@@ -226,7 +231,57 @@ class DensityNodes:
                 else:
                     product = values[:, :, None] * kernel[:, None]
                     values = product.reshape(len(block), -1)
-        return np.asarray(total / np.prod(math.sqrt(2.0 * math.pi) * self.bandwidth))
+        return np.asarray(total * self.peak)
+
+    def warn_of_gaps(self) -> None:
+        """Warn if the nodes are too far apart for the bandwidth, so that they miss rows."""
+        if (self.bandwidth < _NARROW * self.spacing).any():
+            least = int(np.ceil(np.max(_NARROW * (self.upper - self.lower) / self.bandwidth)))
+            warn_user(
+                f"n_side={self.n_side}: the nodes are farther apart than twice the bandwidth, so "
+                f"that they miss rows. Give n_side={least} or more, or a larger bandwidth."
+            )
+
+    def warn_of_mass(self, densities: Array, names: Sequence[str]) -> None:
+        """Warn if the mass of a density on the nodes is far from one.
+
+        Parameters
+        ----------
+        densities
+            Shape (n_distributions, n_nodes).
+        names
+            Name of each of them.
+        """
+        mass = densities.sum(axis=1) * self.cell
+        worst = int(np.argmax(np.abs(mass - 1.0)))
+        if abs(mass[worst] - 1.0) > _MASS:
+            warn_user(
+                f"{names[worst]} has the mass {mass[worst]:.3g} on the nodes, in place of 1: "
+                "distances leave out the rest. Give wider bounds if there is less, and a larger "
+                "n_side."
+            )
+
+    def smooth(self, values: Array, scale: float = 1.0) -> Array:
+        """Sum values at the nodes with Gaussian weights, which are one at distance zero.
+
+        Parameters
+        ----------
+        values
+            Values at the nodes, shape (n_nodes,).
+        scale
+            Standard deviation of the weights, in bandwidths.
+
+        Returns
+        -------
+        sums
+            Shape (n_nodes,).
+        """
+        out = values.reshape((self.n_side,) * len(self.lower))
+        for axis, bandwidth in zip(self._axes(), self.bandwidth, strict=True):
+            gap = (axis[:, None] - axis) / (scale * bandwidth)
+            # the first axis is summed and becomes the last one
+            out = np.tensordot(out, np.exp(-0.5 * gap**2), axes=(0, 0))
+        return np.asarray(out.ravel())
 
     def densities(self, distributions: Sequence[GaussianMixture | Array]) -> Array:
         """Densities at the nodes.
@@ -381,13 +436,8 @@ class DensityFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             _box(opened, bandwidth) if self.bounds is None else _given_box(self.bounds, d)
         )
         self.nodes_ = DensityNodes(lower, upper, n_side, bandwidth)
-        narrow = bandwidth < _NARROW * self.nodes_.spacing
-        if narrow.any() and not all(isinstance(one, GaussianMixture) for one in opened):
-            least = int(np.ceil(np.max(_NARROW * (upper - lower) / bandwidth)))
-            warn_user(
-                f"n_side={n_side}: the nodes are farther apart than twice the bandwidth, so that "
-                f"they miss rows. Give n_side={least} or more, or a larger bandwidth."
-            )
+        if not all(isinstance(one, GaussianMixture) for one in opened):
+            self.nodes_.warn_of_gaps()
         n_functions = len(self.exponents_) * (1 if measure.quantile is None else 2)
         n_numbers = self.nodes_.n_nodes
         self._basis: Array | None = None
@@ -488,7 +538,7 @@ class DensityFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             raise InputError(
                 f"densities has shape {p.shape}; the nodes are {self.nodes_.n_nodes:,}."
             )
-        self._warn_of_mass(p.sum(axis=1) * self.nodes_.cell)
+        self.nodes_.warn_of_mass(p, [f"X[{k}]" for k in range(len(p))])
         measure = MEASURES[self.kind]
         root = p ** (0.5 * self._order)
         log = np.log(p, out=np.zeros_like(p), where=p > 0.0)
@@ -504,14 +554,6 @@ class DensityFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             parts = [part @ self._basis for part in parts]
         scale = math.sqrt(measure.mass * volume)
         return np.asarray(scale * np.concatenate(parts, axis=1))
-
-    def _warn_of_mass(self, mass: Array) -> None:
-        worst = int(np.argmax(np.abs(mass - 1.0)))
-        if abs(mass[worst] - 1.0) > _MASS:
-            warn_user(
-                f"X[{worst}] has the mass {mass[worst]:.3g} on the nodes, in place of 1: distances "
-                "leave out the rest. Give wider bounds if there is less, and a larger n_side."
-            )
 
 
 def _scott(opened: Sequence[GaussianMixture | Array]) -> Array:

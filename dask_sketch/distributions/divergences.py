@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -51,7 +51,7 @@ _DOMINANT = 0.05  # share of the estimate that one pair of draws may have
 
 @dataclass(frozen=True, repr=False)
 class Divergence:
-    """Divergence of two distributions; the result of :func:`divergence`.
+    """Divergence of two distributions, of :func:`divergence` or :func:`node_divergence`.
 
     Attributes
     ----------
@@ -65,21 +65,21 @@ class Divergence:
     standard_error
         Standard error of the value, of all causes that are known; NaN for few rows.
     simulation_error
-        Standard error because the number of draws is finite; None for rows.
+        Standard error because the number of draws is finite; None for rows and nodes.
     parameter_error
         Standard error because the parameters are estimates; None if those of neither mixture are
-        known, and for rows.
+        known, and for rows and nodes.
     interval
         Confidence interval of the divergence of the true distributions, or of the mixtures as they
-        are if ``parameter_error`` is None; around the value without
-        its bias, and at least up to the value; for rows, the bias is added to the standard error as
-        well. NaN for few rows.
+        are if ``parameter_error`` is None, or of the smoothed densities on nodes; around the value
+        without its bias, and at least up to the value; for rows, and for total variation on nodes,
+        the bias is added to the standard error as well. NaN for few rows.
     level
         Probability that the interval misses it.
     alpha
         Order of ``"renyi"`` and ``"alpha"``, else None.
     method
-        ``"simulation"`` or ``"nearest neighbors"``.
+        ``"simulation"``, ``"nearest neighbors"`` or ``"nodes"``.
     """
 
     kind: str
@@ -112,7 +112,7 @@ class Divergence:
 
 
 @dataclass(frozen=True, eq=False)
-class _Terms:
+class Integrand:
     """Integrand of a divergence at draws of the mean of both mixtures, and its derivatives.
 
     The divergence is the integral of a convex function ``k(p, q)`` of two densities, homogeneous of
@@ -136,28 +136,43 @@ class _Terms:
     curvature: Array | None
 
 
-def _terms(kind: str, log_ratio: Array, alpha: float) -> _Terms:
+def integrand(kind: str, log_ratio: Array, alpha: float) -> Integrand:
+    """Integrand of a divergence and its derivatives.
+
+    Parameters
+    ----------
+    kind, alpha
+        Arguments of :func:`divergence`.
+    log_ratio
+        Logarithm of ``p / q``, of any shape.
+    """
     p, q = 2.0 * special.expit(log_ratio), 2.0 * special.expit(-log_ratio)
     if kind == "kl":
-        return _Terms(p * log_ratio - p + q, p * log_ratio, p)
+        return Integrand(p * log_ratio - p + q, p * log_ratio, p)
     if kind == "tv":
         sign = 0.5 * np.sign(log_ratio)
-        return _Terms(sign * (p - q), sign * p, None)
+        return Integrand(sign * (p - q), sign * p, None)
     log_p = math.log(2.0) - np.logaddexp(0.0, -log_ratio)
     log_q = math.log(2.0) - np.logaddexp(0.0, log_ratio)
     if kind == "js":
         first = 0.5 * p * log_p
-        return _Terms(np.maximum(first + 0.5 * q * log_q, 0.0), first, 0.25 * p * q)
+        return Integrand(np.maximum(first + 0.5 * q * log_q, 0.0), first, 0.25 * p * q)
     if kind == "squared-hellinger":
         root = np.exp(0.5 * (log_p + log_q))
-        return _Terms(0.5 * (p + q) - root, 0.5 * (p - root), 0.25 * root)
+        return Integrand(0.5 * (p + q) - root, 0.5 * (p - root), 0.25 * root)
     power = np.exp(alpha * log_p + (1.0 - alpha) * log_q)
     first, second = (p - power) / (1.0 - alpha), (q - power) / alpha
-    return _Terms(np.maximum(first + second, 0.0), first, power)
+    return Integrand(np.maximum(first + second, 0.0), first, power)
 
 
-def _largest(kind: str, alpha: float) -> float:
-    """Largest value of a divergence."""
+def largest_value(kind: str, alpha: float) -> float:
+    """Largest value of a divergence; for ``"renyi"`` that of the alpha divergence.
+
+    Parameters
+    ----------
+    kind, alpha
+        Arguments of :func:`divergence`.
+    """
     if kind in ("renyi", "alpha") and 0.0 < alpha < 1.0:
         return 1.0 / (alpha * (1.0 - alpha))
     return {"js": math.log(2.0), "tv": 1.0, "squared-hellinger": 1.0}.get(kind, math.inf)
@@ -273,7 +288,7 @@ def divergence(
     >>> low < 0.5 < high
     True
     """
-    alpha = _checked(kind, alpha)
+    alpha = checked_kind(kind, alpha)
     level = require_number("level", level, 0.0, 1.0, strict=True)
     seed = require_integer("seed", seed, 0)
     if isinstance(first, GaussianMixture) and isinstance(second, GaussianMixture):
@@ -310,7 +325,19 @@ def _pairs_needed(found: Divergence, n_pairs: int, n_features: int) -> int:
     return int(min(most, n_pairs * (simulation / (_SMALL * parameters)) ** 2))
 
 
-def _checked(kind: str, alpha: float) -> float:
+def checked_kind(kind: str, alpha: float) -> float:
+    """Validate the kind of a divergence, and its order where it has one.
+
+    Parameters
+    ----------
+    kind, alpha
+        Arguments of :func:`divergence`.
+
+    Raises
+    ------
+    InputError
+        If the kind is not known, or the order out of range.
+    """
     if kind not in KINDS:
         raise InputError(f"kind={kind!r}: choose one of {', '.join(KINDS)}.")
     if kind not in ("renyi", "alpha"):
@@ -358,33 +385,59 @@ def _simulated(
     points = [_draws(mixture, n_pairs, seed) for mixture in (first, second)]
     log_ratio = np.stack([first.logpdf(x) - second.logpdf(x) for x in points])
     # the two draws of a pair have the same random numbers, so that only pairs are independent
-    values = _terms(kind, log_ratio, alpha).values.mean(axis=0)
+    values = integrand(kind, log_ratio, alpha).values.mean(axis=0)
     value = float(values.mean())
     _warn_of_dominant(values, kind)
     simulation = float(values.std(ddof=1)) / math.sqrt(n_pairs)
     noise = _parameter_noise((first, second), sizes, kind, alpha, points, log_ratio)
     bias, parameters = (0.0, 0.0) if noise is None else noise
-    total = math.hypot(simulation, parameters)
-    reach = float(special.ndtri(1.0 - 0.5 * level)) * total
-    ends = np.array([value - bias - reach, max(value - bias + reach, value)])
-    ends = np.clip(ends, 0.0, _largest(kind, alpha))
-    if kind == "renyi":
-        integral = 1.0 - alpha * (1.0 - alpha) * value
-        slope = alpha / integral if integral > 0.0 else math.inf
-        value, ends = _renyi(value, alpha), np.array([_renyi(end, alpha) for end in ends])
-        bias, total, simulation = slope * bias, slope * total, slope * simulation
-        parameters *= slope
-    return Divergence(
-        kind=kind,
-        value=value,
-        bias=bias,
-        standard_error=total,
+    return with_interval(
+        Divergence(
+            kind=kind,
+            value=value,
+            bias=bias,
+            standard_error=math.hypot(simulation, parameters),
+            simulation_error=simulation,
+            parameter_error=None if noise is None else parameters,
+            interval=(math.nan, math.nan),
+            level=level,
+            alpha=alpha if kind in ("renyi", "alpha") else None,
+            method="simulation",
+        ),
+        float(special.ndtri(1.0 - 0.5 * level)) * math.hypot(simulation, parameters),
+    )
+
+
+def with_interval(found: Divergence, reach: float) -> Divergence:
+    """The same estimate with its interval; that of an alpha divergence becomes Rényi's.
+
+    Parameters
+    ----------
+    found
+        Estimate with its bias and errors; for ``"renyi"`` those of the alpha divergence.
+    reach
+        Half of the length of the interval; for ``"renyi"`` that of the alpha divergence.
+    """
+    kind, alpha, value = found.kind, found.alpha or 0.5, found.value
+    center = value - found.bias
+    ends = np.array([center - reach, max(center + reach, value)])
+    ends = np.clip(ends, 0.0, largest_value(kind, alpha))
+    if kind != "renyi":
+        return replace(found, interval=(float(ends[0]), float(ends[1])))
+    integral = 1.0 - alpha * (1.0 - alpha) * value
+    slope = alpha / integral if integral > 0.0 else math.inf
+    simulation, parameters = (
+        None if error is None else slope * error
+        for error in (found.simulation_error, found.parameter_error)
+    )
+    return replace(
+        found,
+        value=_renyi(value, alpha),
+        bias=slope * found.bias,
+        standard_error=slope * found.standard_error,
         simulation_error=simulation,
-        parameter_error=None if noise is None else parameters,
-        interval=(float(ends[0]), float(ends[1])),
-        level=level,
-        alpha=alpha if kind in ("renyi", "alpha") else None,
-        method="simulation",
+        parameter_error=parameters,
+        interval=(_renyi(float(ends[0]), alpha), _renyi(float(ends[1]), alpha)),
     )
 
 
@@ -417,7 +470,7 @@ def _parameter_noise(
     kept = min(_N_SCORED, len(points[0]), max(_SCORES // most, _MIN_SCORED))
     x = np.concatenate([side[:kept] for side in points])
     ratio = log_ratio[:, :kept].ravel()
-    terms = _terms(kind, ratio, alpha)
+    terms = integrand(kind, ratio, alpha)
     masses = [2.0 * special.expit(ratio), 2.0 * special.expit(-ratio)]
     slopes = terms.first, terms.values - terms.first
     given = (None, None) if sizes is None else sizes
@@ -433,7 +486,7 @@ def _parameter_noise(
         pairs = zip(known, scored, strict=True)
         spread = [side[1] ** 2 * np.einsum("ij,ij->i", noise, noise) for side, noise in pairs]
         deviation = np.sqrt(np.sum(spread, axis=0))
-        return _folded_bias(masses[0] - masses[1], deviation), math.sqrt(variance)
+        return float(folded_excess(masses[0] - masses[1], deviation).mean()), math.sqrt(variance)
     bias, curved = 0.0, [noise * terms.curvature[:, None] for noise in scored]
     for noise, bent in zip(scored, curved, strict=True):
         bias += 0.5 * float(np.einsum("ij,ij->", noise, bent)) / len(x)
@@ -477,21 +530,26 @@ def _scored(mixture: GaussianMixture, x: Array, masses: Array, size: float | Non
     return np.asarray(made @ (basis * np.sqrt(np.maximum(values, 0.0))))
 
 
-def _folded_bias(gap: Array, spread: Array) -> float:
-    """Mean excess of ``|gap + spread Z|`` over ``|gap|``, halved, with normal ``Z``.
+def folded_excess(gap: Array, spread: Array) -> Array:
+    """Expected excess of ``|gap + spread Z|`` over ``|gap|``, halved, with normal ``Z``.
 
     The square of the gap is taken without its noise, which else hides most of the bias of equals.
+
+    Parameters
+    ----------
+    gap, spread
+        Differences, and their standard errors, of one shape.
     """
     wide = spread > _NARROW
     ratio = np.divide(np.abs(gap), spread, out=np.full_like(gap, 1.0 / _NARROW), where=wide)
     ratio = np.sqrt(np.maximum(ratio**2 - 1.0, 0.0))
     # spread (phi(t) - t Phi(-t)) with t = |gap| / spread
     density = np.exp(-0.5 * ratio**2) / math.sqrt(2.0 * math.pi)
-    return float(np.mean(spread * (density - ratio * special.ndtr(-ratio))))
+    return np.asarray(spread * (density - ratio * special.ndtr(-ratio)))
 
 
 def _from_rows(found: NeighborEstimate, kind: str, alpha: float, level: float) -> Divergence:
-    largest = _largest(kind, alpha)
+    largest = largest_value(kind, alpha)
     if kind == "renyi" and alpha < 1.0:
         largest = math.inf
     reach = float(special.ndtri(1.0 - 0.5 * level))
@@ -556,7 +614,7 @@ def divergence_matrix(
            [0. , 0. , 0.9],
            [0.9, 0.9, 0. ]])
     """
-    alpha = _checked(kind, alpha)
+    alpha = checked_kind(kind, alpha)
     seed = require_integer("seed", seed, 0)
     n_draws = require_integer("n_draws", n_draws, 100)
     given = list(distributions)
@@ -600,6 +658,6 @@ def _matrix_of_mixtures(
             if i == j or (j < i and kind in SYMMETRIC):
                 continue
             ratio = np.stack([logs[k, i] - logs[k, j] for k in (i, j)])
-            value = float(_terms(kind, ratio, alpha).values.mean())
+            value = float(integrand(kind, ratio, alpha).values.mean())
             out[i, j] = _renyi(value, alpha) if kind == "renyi" else value
     return out + np.triu(out).T if kind in SYMMETRIC else out

@@ -170,6 +170,14 @@ def test_kernel_sums_on_nodes(d):
     )
 
 
+def test_smoothing_over_nodes():
+    nodes = DensityNodes(np.full(3, -3.0), np.array([4.0, 3.0, 2.0]), 5, np.array([0.5, 1.0, 2.0]))
+    values = np.random.default_rng(0).normal(size=nodes.n_nodes)
+    gaps = (nodes.points[:, None] - nodes.points) / (1.5 * nodes.bandwidth)
+    expected = np.exp(-0.5 * np.sum(gaps**2, axis=2)) @ values
+    np.testing.assert_allclose(nodes.smooth(values, 1.5), expected)
+
+
 def test_densities_of_sums_over_parts():
     groups = [P.sample(400, seed=k) for k in range(3)]
     made = DensityFeatures("js").fit(groups)
