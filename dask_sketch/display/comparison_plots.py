@@ -1,4 +1,4 @@
-"""Plot distances, witness functions and discrepancies of distributions (extra ``plot``).
+"""Plot distances, witness functions, discrepancies and predictions of groups (extra ``plot``).
 
 As in :mod:`~dask_sketch.display.plots`, functions take arrays, draw into ``ax`` if given, and
 return the axes.
@@ -148,6 +148,59 @@ def plot_matrix(
         _take_names_literally(one)
     for text in (*ax.get_xticklabels(), *ax.get_yticklabels()):
         text.set_parse_math(False)
+    return ax
+
+
+def plot_predictions(
+    targets: ArrayLike,
+    predictions: ArrayLike,
+    reach: ArrayLike | None = None,
+    *,
+    name: str = "target",
+    ax: Axes | None = None,
+) -> Axes:
+    """Predictions over their targets, with intervals; a dashed line where both are equal.
+
+    Parameters
+    ----------
+    targets, predictions
+        Targets and their predictions, shape (n_groups,).
+    reach
+        Half the width of the interval of each prediction, shape (n_groups,). Intervals that miss
+        their targets have another colour.
+    name
+        Name of the target.
+    ax
+        Axes to draw into.
+
+    Raises
+    ------
+    InputError
+        If matplotlib is missing.
+
+    Examples
+    --------
+    >>> ax = plot_predictions([1.0, 2.0], [1.1, 1.7], [0.2, 0.2], name="age")
+    >>> ax.get_xlabel()
+    'age'
+    """
+    ax = new_axes(ax)
+    x, y = np.asarray(targets, dtype=np.float64), np.asarray(predictions, dtype=np.float64)
+    half = None if reach is None else np.broadcast_to(np.asarray(reach, np.float64), x.shape)
+    inside = np.ones(len(x), dtype=bool) if half is None else np.abs(x - y) <= half
+    labels = ("prediction", "") if half is None else ("with its target", "without its target")
+    for chosen, color, label in ((inside, BLUE, labels[0]), (~inside, ORANGE, labels[1])):
+        if not chosen.any():
+            continue
+        if half is not None:
+            low, high = (y + sign * half for sign in (-1.0, 1.0))
+            ax.vlines(x[chosen], low[chosen], high[chosen], color=color, lw=1.0, alpha=0.5)
+        ax.plot(x[chosen], y[chosen], "o", color=color, ms=3.5, mew=0, label=label)
+    middle = float(np.mean(x)) if len(x) else 0.0
+    ax.axline((middle, middle), slope=1.0, color=GREY, ls="--", lw=1.5, label="equal")
+    ax.set(xlabel=name, ylabel=f"prediction of {name}")
+    ax.legend(loc="upper left")
+    _take_names_literally(ax)
     return ax
 
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         split_columns,
     )
     from dask_sketch.distributions.independent_rows import compare_model, compare_rows
+    from dask_sketch.distributions.learning_report import write_learning
     from dask_sketch.distributions.many_tests import ManyTests, compare_each
     from dask_sketch.distributions.mean_maps import (
         BlockMMD,
@@ -110,6 +111,7 @@ _HOME = {
     "trigonometric_features": "density_features",
     "witness": "mean_maps",
     "write_comparison": "comparison_report",
+    "write_learning": "learning_report",
 }
 __all__ = [
     "AnomalyScores",
@@ -160,6 +162,7 @@ __all__ = [
     "trigonometric_features",
     "witness",
     "write_comparison",
+    "write_learning",
 ]
 
 

@@ -26,6 +26,8 @@ from dask_sketch.validation.threads import one_blas_thread
 if TYPE_CHECKING:
     import xarray as xr
 
+    from dask_sketch.features.feature_map import FeatureMap
+
 Array = NDArray[np.float64]
 
 _MAX_FEATURES = 50  # in the table
@@ -133,7 +135,7 @@ def write_comparison(
         facts={
             "Data": dict(source or {}),
             "Test": _test_fields(test, seed),
-            "Feature map": _map_fields(units),
+            "Feature map": map_fields(units.feature_map),
         },
         command=command,
     )
@@ -286,12 +288,11 @@ def _units(sides: Sequence[SketchGroup], names: tuple[str, str], dim: str) -> Se
     """Units that were permuted."""
     rows = []
     for side, name in zip(sides, names, strict=True):
-        few, middle, many = (f"{x:,.0f}" for x in np.quantile(side.count, [0.0, 0.5, 1.0]))
         rows.append((
             name,
             f"{len(side):,}",
             f"{int(side.count.sum()):,}",
-            few if few == many else f"{few} to {many}, median {middle}",
+            range_of(side.count),
             str(side.labels[0]) if len(side) == 1 else f"{side.labels[0]} to {side.labels[-1]}",
         ))  # fmt: skip
     text = f"Each {dim} has a sketch of its own, and changed sides as a whole."
@@ -310,13 +311,19 @@ def _test_fields(test: TwoSampleTest, seed: int) -> dict[str, str]:
     }
 
 
-def _map_fields(units: Units) -> dict[str, str]:
-    found = units.feature_map
+def range_of(counts: NDArray[np.int64]) -> str:
+    """Smallest and largest number of rows of a unit, and the median, for a report."""
+    few, middle, many = (f"{x:,.0f}" for x in np.quantile(counts, [0.0, 0.5, 1.0]))
+    return few if few == many else f"{few} to {many}, median {middle}"
+
+
+def map_fields(feature_map: FeatureMap) -> dict[str, str]:
+    """Names and values that describe a feature map in a report."""
     return {
-        "frequencies": f"{found.n_frequencies:,}",
-        "distribution": found.distribution,
-        "digest": found.digest[:12],
-        "size of a sketch": describe_bytes(16 * found.n_frequencies),
+        "frequencies": f"{feature_map.n_frequencies:,}",
+        "distribution": feature_map.distribution,
+        "digest": feature_map.digest[:12],
+        "size of a sketch": describe_bytes(16 * feature_map.n_frequencies),
     }
 
 
@@ -344,7 +351,7 @@ def _witness_drawings(
     noise = np.quantile(np.abs(values), _COVERED, axis=0)
     rest = ", on average over the other features" if len(labels) > 1 else ""
     title = [labels[feature] for feature in order[:2]]
-    shown = _short(names[0]), _short(names[1])
+    shown = shortened(names[0]), shortened(names[1])
     drawings = [
         Drawing(
             f"Along {title[0]}",
@@ -388,7 +395,7 @@ def _draw_witness(
     ax = plot_witness(grid[:, None], values, names=[name], sides=sides, noise=noise)
     if levels is not None:
         chosen = np.unique(np.linspace(0, len(levels) - 1, _MAX_LEVELS).astype(int))
-        ax.set_xticks(chosen, [_short(str(levels[k])) for k in chosen], parse_math=False)
+        ax.set_xticks(chosen, [shortened(str(levels[k])) for k in chosen], parse_math=False)
     return ax
 
 
@@ -420,7 +427,7 @@ def _distance_drawing(sides: Sequence[SketchGroup], names: tuple[str, str]) -> D
     both = chosen[0].merge_by(np.arange(n), dim) + chosen[1].merge_by(
         n + np.arange(len(chosen[1])), dim
     )
-    labels = [_short(str(label)) for side in chosen for label in side.labels]
+    labels = [shortened(str(label)) for side in chosen for label in side.labels]
     matrix = mmd(both)
     matrix = matrix.assign_coords(dict.fromkeys(matrix.dims, labels)).rename("discrepancy")
     omitted = "" if share == 1.0 else f"{len(both)} evenly chosen {dim}s; "
@@ -431,7 +438,7 @@ def _distance_drawing(sides: Sequence[SketchGroup], names: tuple[str, str]) -> D
         f"single {dim}s have; a mixed edge shows one that only all together have, or none.",
         partial(
             _draw_distances, matrix,
-            [_short(names[0])] * n + [_short(names[1])] * len(chosen[1]),
+            [shortened(names[0])] * n + [shortened(names[1])] * len(chosen[1]),
         ),
         _SQUARE,
     )  # fmt: skip
@@ -446,8 +453,8 @@ def _draw_distances(matrix: xr.DataArray, sides: list[str]) -> Any:
     return ax
 
 
-def _short(label: str) -> str:
-    """Label, or the end of a long one, in which paths differ."""
+def shortened(label: str) -> str:
+    """Label for a picture, or the end of a long one, in which paths differ."""
     return label if len(label) <= _MAX_CHARACTERS else f"…{label[1 - _MAX_CHARACTERS :]}"
 
 

@@ -382,6 +382,12 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
         """
         level = require_number("level", level, 0.0, 1.0, strict=True)
         opened = self._opened(X, groups)
+        reach = self._reach(opened.sizes, level)
+        center = self._predictions(opened, self.ridge_, "predict").reshape(-1)
+        return np.stack([center - reach, center + reach], axis=1)
+
+    def _reach(self, sizes: Array | None, level: float) -> Array | float:
+        """Half the width of the intervals of groups of some sizes."""
         rank = math.ceil((1.0 - level) * (len(self._scores) + 1))
         if rank > len(self._scores):
             raise InputError(
@@ -389,9 +395,7 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
                 f"this one had {len(self._scores):,}. Give a larger level.",
                 parameter="level",
             )
-        center = self._predictions(opened, self.ridge_, "predict").reshape(-1)
-        reach = self._scores[rank - 1] * np.sqrt(self.error_variance_.of(opened.sizes))
-        return np.stack([center - reach, center + reach], axis=1)
+        return self._scores[rank - 1] * np.sqrt(self.error_variance_.of(sizes))
 
 
 def _codes(targets: Array) -> NDArray[np.intp]:

@@ -58,6 +58,24 @@ def test_classes_and_samples(here: Path) -> None:
     assert answer("info", "m.zarr")["kind"] == "distribution classifier"
 
 
+def test_learn_writes_a_page(here: Path) -> None:
+    pytest.importorskip("matplotlib")
+    write(NAMES["u"])
+    given = ("learn", "groups.zarr", "--labels", "y.csv", "--target", "width", *SIZE)
+    told = answer(*given, "-o", "m.zarr", "--report", "page.html")
+    assert told["report"] == "page.html"
+    text = Path("page.html").read_text()
+    assert "Can width be predicted for each day?" in text
+    command = re.search(r"dask-sketch (learn groups.zarr [^<]*)", text)
+    assert command is not None
+    words = command[1].split()
+    assert words[words.index("--size") + 1] == "40"
+    assert "page.html" in refusal(1, *given, "-o", "other.zarr", "--report", "page.html")
+    assert not Path("other.zarr").exists()
+    answer(*words, "--overwrite")
+    assert re.sub("id=.*", "", Path("page.html").read_text()) == re.sub("id=.*", "", text)
+
+
 def test_predict_with_a_mixture(data: str, here: Path) -> None:
     mixture = GaussianMixture([0.5, 0.5], [[-5.0, -5.0], [5.0, 5.0]], [[1.0, 1.0]] * 2)
     mixture.to_zarr("mixture.zarr")

@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 
 from dask_sketch import FeatureMap, mmd, partial_sketch
-from dask_sketch.display.comparison_plots import plot_matrix, plot_witness
+from dask_sketch.display.comparison_plots import plot_matrix, plot_predictions, plot_witness
 from dask_sketch.errors import InputError
 
 pytest.importorskip("matplotlib")
@@ -128,3 +128,16 @@ def test_the_sign_of_a_witness_has_a_colour():
         plot_witness(np.ones((20, 3)), x)
     with pytest.raises(InputError, match=r"values \(19,\)"):
         plot_witness(x[:, None], x[1:])
+
+
+def test_predictions_and_intervals_that_miss():
+    targets, predictions = np.array([1.0, 2.0, 3.0]), np.array([1.1, 1.2, 3.0])
+    ax = plot_predictions(targets, predictions, [0.2, 0.5, 0.5], name="$age$")
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("$age$", "prediction of $age$")
+    inside, missed, _ = ax.lines
+    np.testing.assert_array_equal(inside.get_xydata(), [[1.0, 1.1], [3.0, 3.0]])
+    np.testing.assert_array_equal(missed.get_xydata(), [[2.0, 1.2]])
+    ends = [line[:, 1] for lines in ax.collections for line in lines.get_segments()]
+    np.testing.assert_allclose(ends, [[0.9, 1.3], [2.5, 3.5], [0.7, 1.7]])
+    ax.figure.savefig(io.BytesIO())
+    assert not plot_predictions(targets, predictions).collections

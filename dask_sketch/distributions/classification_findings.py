@@ -1,0 +1,224 @@
+"""Judge a fitted classification of groups for its report."""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+from scipy.stats import binomtest
+from sklearn import clone
+from sklearn.model_selection import StratifiedKFold
+
+from dask_sketch.diagnostics.report import Answer, Section
+from dask_sketch.diagnostics.report_figures import Drawing
+from dask_sketch.display.comparison_plots import plot_matrix
+from dask_sketch.display.text import counted
+from dask_sketch.distributions.comparison_report import shortened
+from dask_sketch.distributions.group_estimators import DistributionClassifier
+from dask_sketch.distributions.regression_findings import (
+    CONFIDENCE,
+    MAX_NAMED,
+    MAX_WORST,
+    SQUARE,
+    Findings,
+    advice,
+)
+from dask_sketch.errors import InputError
+from dask_sketch.sketching.group import SketchGroup
+
+Array = NDArray[np.float64]
+_MAX_CLASSES = 20  # in the table, and names at an axis
+_FOLDS = 5
+
+
+def classification_findings(
+    model: DistributionClassifier, groups: SketchGroup, y: NDArray[Any], target: str
+) -> Findings:
+    """Judge a classification by cross-validation.
+
+    Parameters
+    ----------
+    model
+        Fitted estimator.
+    groups
+        Sketches of the fit.
+    y
+        Classes of the fit, shape (n_groups,).
+    target
+        Name of the target.
+
+    Raises
+    ------
+    InputError
+        If the classes are not those of the fit, or fewer than two of them have two groups.
+    """
+    classes = model.classes_
+    if not np.array_equal(np.unique(y), classes):
+        raise InputError(
+            f"y has other classes than the {len(classes)} of the fit: give the targets that the "
+            "model was fitted to.",
+            parameter="y",
+        )
+    codes = np.searchsorted(classes, y)
+    n, dim = len(y), groups.dim
+    probability = _cross_validated(model, groups, y, codes)
+    predicted = probability.argmax(axis=1)
+    wrong = predicted != codes
+    counts = np.zeros((len(classes), len(classes)))
+    np.add.at(counts, (codes, predicted), 1.0)
+    verdict, warning, facts = _wrong_share(counts, target, dim)
+    mine = probability[np.arange(n), codes]
+    order = np.argsort(mine, kind="stable")[:MAX_WORST]
+    rows = [
+        (
+            str(groups.labels[k]),
+            f"{groups.count[k]:,.0f}",
+            str(y[k]),
+            str(classes[predicted[k]]),
+            f"{mine[k]:.2g}",
+        )
+        for k in order
+    ]
+    worst = Section(
+        f"Worst predicted {dim}s",
+        f"Those whose own class has the smallest probability, in colour where the predicted class "
+        f"is wrong. Each {dim} was predicted by a fit without it.",
+        (dim, "rows", target, "prediction", "probability of its class"),
+        rows,
+        frozenset(i for i, k in enumerate(order) if wrong[k]),
+    )
+    names = [shortened(str(one)) for one in classes]
+    matrix = xr.DataArray(
+        counts / counts.sum(axis=1, keepdims=True),
+        {"class": names, "prediction": names},
+        name=f"share of the {dim}s of a class",
+    )
+    drawing = Drawing(
+        "Confusion of the classes",
+        f"Share of the {dim}s of each class (rows) that are predicted as each class (columns): "
+        "without errors, all are on the diagonal.",
+        partial(_draw_confusion, matrix),
+        SQUARE,
+    )
+    confusion, never = _confusion(counts, [str(one) for one in classes], dim)
+    first = [f"{groups.labels[k]} ({y[k]}, not {classes[predicted[k]]})"
+             for k in order[:MAX_NAMED] if wrong[k]]  # fmt: skip
+    actions = [advice("class")] if warning else []
+    if never:
+        actions.append(f"Give more {dim}s of {', '.join(never[:MAX_NAMED])}.")
+    return Findings(
+        verdict,
+        _confidence(probability.max(axis=1), wrong),
+        Answer("Which are predicted worst?", [", ".join(first) + "."] if first else ["None: all "
+               "are right."]),
+        actions,
+        [worst, confusion],
+        drawing,
+        facts,
+        warning,
+    )  # fmt: skip
+
+
+def _draw_confusion(shares: xr.DataArray) -> Any:
+    ax = plot_matrix(shares, max_labels=_MAX_CLASSES)
+    ax.images[0].set_clim(0.0, 1.0)
+    ax.set_aspect("auto")
+    return ax
+
+
+def _cross_validated(
+    model: DistributionClassifier,
+    groups: SketchGroup,
+    y: NDArray[Any],
+    codes: NDArray[np.intp],
+) -> Array:
+    """Probability of each class for each group, by fits to the other folds."""
+    known = np.sort(np.bincount(codes))[::-1]
+    if known[1] < 2:
+        raise InputError(
+            f"y has {known[1]} group of its second largest class: cross-validation needs two "
+            "groups or more of two classes.",
+            parameter="y",
+        )
+    folds = StratifiedKFold(min(_FOLDS, int(known[1])), shuffle=True, random_state=0)
+    found = np.zeros((len(y), len(model.classes_)))
+    with warnings.catch_warnings():
+        # small classes, which the page counts
+        warnings.filterwarnings("ignore", "The least populated class", UserWarning)
+        parts = list(folds.split(codes, codes))
+    for train, test in parts:
+        inside = np.isin(np.arange(len(y)), train)
+        fitted = clone(model).set_params(solver="auto").fit(groups.select(inside), y[inside])
+        columns = np.searchsorted(model.classes_, fitted.classes_)
+        found[np.ix_(test, columns)] = fitted.predict_proba(groups.select(~inside))
+    return found
+
+
+def _wrong_share(counts: Array, target: str, dim: str) -> tuple[Answer, str, dict[str, str]]:
+    """Share of wrong classes beside that of the most frequent class."""
+    n, right = int(counts.sum()), int(np.trace(counts))
+    share, constant = 1.0 - right / n, 1.0 - float(counts.sum(axis=1).max()) / n
+    interval = binomtest(n - right, n).proportion_ci(CONFIDENCE, "wilson")
+    score = (
+        f"{share:.1%} are wrong, within [{interval.low:.1%}, {interval.high:.1%}] with a "
+        f"confidence of {CONFIDENCE:.0%}"
+    )
+    if share >= constant:
+        short = f"No: the predictions are no better than a constant ({score})."
+    elif interval.high >= constant:
+        short = f"Perhaps not: they may be no better than a constant ({score})."
+    else:
+        short = f"Better than the constant: {score}."
+    sentences = [
+        short,
+        f"The constant, the most frequent class, is wrong for {constant:.1%}.",
+        f"Each {dim} was predicted by a fit to {dim}s without it, in cross-validation.",
+    ]
+    warning = ""
+    if interval.high >= constant:
+        warning = (
+            f"target={target!r}: the cross-validated predictions of {counted(n, dim)} are not "
+            f"significantly better than the most frequent class, which is wrong for "
+            f"{constant:.1%} ({score}). {advice('class')}"
+        )
+    facts = {"wrong": f"{share:.4g}", "of the constant": f"{constant:.4g}"}
+    return Answer("Is it good?", sentences, bool(warning)), warning, facts
+
+
+def _confidence(largest: Array, wrong: NDArray[np.bool_]) -> Answer:
+    """Answer whether probabilities agree with the share of right classes."""
+    n, told = len(wrong), float(largest.mean())
+    interval = binomtest(int(n - wrong.sum()), n).proportion_ci(CONFIDENCE, "wilson")
+    sentences = [
+        f"{told:.0%} on average, by the probabilities; {1.0 - wrong.mean():.0%} of the predictions "
+        "are right."
+    ]
+    strong = bool(told > interval.high)
+    if strong:
+        sentences.append(
+            "The probabilities are too large: more groups, or a smaller size, make them better."
+        )
+    return Answer("How sure is a prediction?", sentences, strong)
+
+
+def _confusion(counts: Array, names: list[str], dim: str) -> tuple[Section, list[str]]:
+    """Share of right predictions of each class, and the class that it is taken for most often."""
+    totals, right = counts.sum(axis=1), np.diag(counts)
+    others = counts - np.diag(right)
+    rows = []
+    order = np.argsort(right / totals, kind="stable")[:_MAX_CLASSES]
+    for k in order:
+        most = int(others[k].argmax())
+        taken = f"{names[most]} ({others[k, most]:,.0f})" if others[k, most] else "none"
+        rows.append((names[k], f"{totals[k]:,.0f}", f"{right[k] / totals[k]:.1%}", taken))
+    never = [name for name, number in zip(names, right, strict=True) if not number]
+    text = "Classes of the most errors first, in colour where none is right." + (
+        f" The first {len(rows)} of {len(names)} are shown." if len(rows) < len(names) else ""
+    )
+    strong = frozenset(i for i, k in enumerate(order) if not right[k])
+    header = ("class", f"{dim}s", "right", "taken most often for")
+    return Section("Classes", text, header, rows, strong), never

@@ -1,0 +1,190 @@
+"""Write how well an estimator of groups predicts as one HTML page (extra ``plot``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from dask_sketch.diagnostics.report import Answer, write_page
+from dask_sketch.display.text import counted, describe
+from dask_sketch.distributions.classification_findings import classification_findings
+from dask_sketch.distributions.comparison_report import map_fields, range_of
+from dask_sketch.distributions.group_estimators import (
+    DistributionClassifier,
+    DistributionRegressor,
+)
+from dask_sketch.distributions.regression_findings import regression_findings
+from dask_sketch.distributions.ridge_selection import targets_of
+from dask_sketch.errors import InputError
+from dask_sketch.sketching.group import SketchGroup
+from dask_sketch.validation.arrays import require_number
+from dask_sketch.validation.warn import warn_user
+
+# the page has a table of the map, and errors without the weights of the fit
+_OMITTED = {"feature_map": None, "mean_squared_error": None}
+
+
+def write_learning(
+    path: str | Path,
+    model: DistributionRegressor | DistributionClassifier,
+    groups: SketchGroup,
+    y: Any,
+    *,
+    target: str = "target",
+    level: float = 0.1,
+    source: Mapping[str, object] | None = None,
+    command: str = "",
+) -> Path:
+    """Write how well a fitted estimator predicts as one page, which loads nothing from elsewhere.
+
+    The page has the error beside that of a constant, with an interval; the certainty of single
+    predictions; the groups that are predicted worst; the settings that were chosen; what to do;
+    and a picture of the predictions, or of the confusion of the classes. A regression is judged by
+    its leave-one-out predictions. A classification is judged by cross-validation with five folds,
+    each with a choice of bandwidth and ridge of its own: leave-one-out predictions calibrate its
+    probabilities, so that these cannot be judged by them.
+
+    Parameters
+    ----------
+    path
+        File to write, replaced if it exists; its folder is created.
+    model
+        Fitted estimator.
+    groups, y
+        Sketches and targets of its fit.
+    target
+        Name of the target.
+    level
+        Chance that a target lies outside of its interval, in (0, 1). For a regression.
+    source
+        Names and values that describe the data.
+    command
+        Command line that reproduces the page.
+
+    Returns
+    -------
+    path
+        Path of the page.
+
+    Warns
+    -----
+    UserWarning
+        If the predictions are not significantly better than the constant.
+
+    Raises
+    ------
+    NotFittedError
+        If the model is not fitted.
+    InputError
+        If matplotlib is missing, an argument is out of range, the model was fitted to other groups
+        or targets, or fewer than two classes have two groups.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from dask_sketch import FeatureMap, partial_sketch
+    >>> rng, day = np.random.default_rng(0), np.repeat(np.arange(60), 50)
+    >>> width = rng.uniform(0.5, 2.0, 60)
+    >>> x = rng.normal(size=(3000, 2)) * width[day, None]
+    >>> group = partial_sketch(x, FeatureMap(2, 50, scale=1.0), groups=day, dim="day")
+    >>> model = DistributionRegressor(size=60).fit(group, width)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     page = write_learning(Path(folder) / "page.html", model, group, width, target="width")
+    ...     "Better than the constant" in page.read_text()
+    True
+    """
+    check_is_fitted(model)
+    level = require_number("level", level, 0.0, 1.0, strict=True)
+    if not isinstance(groups, SketchGroup):
+        raise InputError(
+            f"groups of type {type(groups).__name__}: give the sketches of groups of the fit, in "
+            "memory.",
+            parameter="groups",
+        )
+    given = np.asarray(targets_of(y, groups.labels))
+    if given.shape != (len(groups),):
+        raise InputError(
+            f"y has shape {given.shape} for {counted(len(groups), 'group')}: give one target for "
+            "each.",
+            parameter="y",
+        )
+    found = (
+        classification_findings(model, groups, given, target)
+        if isinstance(model, DistributionClassifier)
+        else regression_findings(model, groups, given.astype(np.float64), target, level)
+    )
+    if found.warning:
+        warn_user(found.warning)
+    # where nothing was learnt, the ends say nothing
+    actions = found.actions + ([] if found.warning else _at_the_end(model))
+    feature_map = groups.feature_map
+    return write_page(
+        path,
+        title=f"Can {target} be predicted for each {groups.dim}?",
+        answers=[
+            found.verdict,
+            found.certainty,
+            found.worst,
+            Answer("Which settings were chosen?", _settings(model, groups)),
+            Answer("What is to be done?", actions or ["Nothing: no limit was found."]),
+        ],
+        sections=found.sections,
+        pictures=[found.drawing.picture()],
+        facts={
+            "Data": dict(source or {})
+            | {
+                f"{groups.dim}s": f"{len(groups):,}",
+                "rows": f"{int(groups.count.sum()):,}",
+                f"rows of a {groups.dim}": range_of(groups.count),
+            },
+            "Model": describe(model.as_dict() | _OMITTED) | found.facts,
+            "Feature map": map_fields(feature_map),
+        },
+        command=command,
+    )
+
+
+def _settings(
+    model: DistributionRegressor | DistributionClassifier, groups: SketchGroup
+) -> list[str]:
+    """Chosen bandwidth and ridge, and the features."""
+    ridge = f"a ridge of {model.alpha_:g} of {_listed(model.alphas)}"
+    found = [f"A linear kernel and {ridge}."]
+    if model.kernel != "linear":
+        found = [
+            f"A bandwidth of {model.bandwidth_:g} of {_listed(model.bandwidths)} times the median "
+            f"discrepancy, and {ridge}."
+        ]
+        size = len(model.features_.get_feature_names_out())
+        kernel = {"matern": "Matérn", "rbf": "RBF"}[model.kernel]
+        second = "random features" if model.layer == "random" else "landmarks"
+        found.append(
+            f"{size:,} {second} of a {kernel} kernel of {groups.feature_map.n_frequencies:,} "
+            "frequencies"
+            + (f", exact for {len(groups):,} {groups.dim}s." if size >= len(groups) and
+               model.layer == "landmarks" else f" for {len(groups):,} {groups.dim}s.")
+        )  # fmt: skip
+    return found
+
+
+def _listed(values: Sequence[float]) -> str:
+    return "(" + ", ".join(f"{value:g}" for value in values) + ")"
+
+
+def _at_the_end(model: DistributionRegressor | DistributionClassifier) -> list[str]:
+    """Advice for settings at the end of those that were tried."""
+    found = []
+    tried = [("alphas", model.alpha_, model.alphas, "ridge")]
+    if model.kernel != "linear":
+        tried.insert(0, ("bandwidths", model.bandwidth_, model.bandwidths, "bandwidth"))
+    for name, chosen, values, noun in tried:
+        end = "smallest" if chosen == min(values) else "largest" if chosen == max(values) else ""
+        if end and len(values) > 1:
+            found.append(
+                f"The {noun} is the {end} that was tried, {chosen:g}: give other {name} in Python."
+            )
+    return found
