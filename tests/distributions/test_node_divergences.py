@@ -21,6 +21,7 @@ def smoothed(gap, kind):
     return divergence(*sides, kind, n_draws=100_000).value if gap else 0.0
 
 
+@pytest.mark.filterwarnings("ignore:.*smoothing")  # these densities are exact
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_are_those_of_densities(kind):
     points = NODES.points[:, 0]
@@ -75,6 +76,7 @@ def test_partitions_are_the_units():
     assert found[True][0].value == pytest.approx(found[False][0].value)
 
 
+@pytest.mark.filterwarnings("ignore:.*smoothing")  # which does not matter for the comparison
 def test_partitions_of_independent_rows_have_the_errors_of_independent_rows():
     rng = np.random.default_rng(2)
     nodes = DensityNodes(np.full(2, -5.0), np.full(2, 6.0), 24, np.full(2, 0.4))
@@ -83,7 +85,7 @@ def test_partitions_of_independent_rows_have_the_errors_of_independent_rows():
         for mean in (0.0, 0.7)
     ]
     n_rows = np.full(200, 50)
-    for kind in ("js", "tv", "squared-hellinger", "renyi"):
+    for kind in ("js", "squared-hellinger", "renyi", "tv"):
         units = node_divergence(nodes, *parts, (n_rows, n_rows), kind)
         rows = node_divergence(nodes, *(p.sum(axis=0) for p in parts), (1e4, 1e4), kind)
         assert units.value == pytest.approx(rows.value)
@@ -118,3 +120,16 @@ def test_bad_arguments(change, match):
     given = {"first": np.ones(60), "second": np.ones(60), "n_samples": (5, 5)} | change
     with pytest.raises(InputError, match=match):
         node_divergence(NODES, **given)
+
+
+def test_smoothing_that_matters_warns():
+    rng = np.random.default_rng(4)
+    rows = [rng.normal(mean, 0.5, (20_000, 1)) for mean in (0.0, 1.0)]
+    for bandwidth, n_side in ((0.4, 40), (0.02, 500)):
+        nodes = DensityNodes(np.array([-4.0]), np.array([5.0]), n_side, np.array([bandwidth]))
+        sides = [nodes.kernel_sums(x) for x in rows]
+        if bandwidth > 0.1:
+            with pytest.warns(UserWarning, match="kind='js'.*smoothing"):
+                node_divergence(nodes, *sides, (20_000, 20_000))
+        else:
+            node_divergence(nodes, *sides, (20_000, 20_000))
