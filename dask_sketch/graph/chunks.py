@@ -83,6 +83,7 @@ def _map_blocks(
     labels = None if samples.groups is None else samples.groups.labels
     beside = {"weights": samples.weights, "groups": labels}
     first: tuple[int, ...] = (0,) * (blocks.ndim - 1)
+    step = _rows_of_each(blocks.chunks[0]) if blocks.ndim == 2 else 0
     if chosen is not None and samples.cut is not None:
         span = range(chosen[0], chosen[-1] + 1)
         (blocks, beside["weights"], beside["groups"]), first = samples.cut(span), (span.start,)
@@ -116,12 +117,19 @@ def _map_blocks(
         numbered=with_numbers,
         ndim=len(kept),
         first=first,
+        step=step,
     )
     if chosen is not None or sum(n > 1 for n in kept) > 1:
         # one axis of results, so that the fan-in holds: over k axes it is at least 2**k
         every = range(int(np.prod(kept)))
         results = _in_a_row(results, name, every if chosen is None else chosen)
     return results
+
+
+def _rows_of_each(sizes: tuple[int, ...]) -> int:
+    """Number of rows of all chunks but the last, 0 if they differ or are unknown."""
+    same = sizes.count(sizes[0]) + (sizes[-1] != sizes[0]) == len(sizes)
+    return int(sizes[0]) if same and sizes[0] > 0 else 0
 
 
 @lru_cache(maxsize=8)
@@ -170,6 +178,7 @@ def _chunk_of_array(
     numbered: bool,
     ndim: int,
     first: tuple[int, ...],
+    step: int,
     block_id: tuple[int, ...] = (),
 ) -> np.ndarray[Any, Any]:
     given = {name: array[..., 0] for name, array in zip(beside, others, strict=True)}
@@ -185,7 +194,7 @@ def _chunk_of_array(
     own: dict[str, Any] = {"groups": groups} if grouped else {}
     if numbered:
         own |= {"number": number, "row": 0}
-    result[(0,) * ndim] = chunk(rows, weights, chunk_label(label, number), **own)
+    result[(0,) * ndim] = chunk(rows, weights, chunk_label(label, number, step), **own)
     return result
 
 

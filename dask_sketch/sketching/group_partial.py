@@ -199,7 +199,7 @@ def _refuse(
     """Raise the error of the first row too far from the center, or of sums that overflow."""
     if row == OVERFLOW:
         raise ChunkError(
-            f"{label}: the moments of the features of a group are larger than a sketch can hold "
+            f"{label}: the moments of the features of a group are larger than a sketch holds "
             "exactly. Multiply all weights by one smaller factor, or design a feature map for "
             "these data."
         )

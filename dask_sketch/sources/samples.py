@@ -289,16 +289,31 @@ def _rows_of_labelled(block: Labelled) -> np.ndarray[Any, Any]:
     return block.rows
 
 
-def chunk_label(label: str, block_id: tuple[int, ...]) -> str:
+def chunk_label(label: str, block_id: tuple[int, ...], step: int = 0) -> str:
     """Name of one chunk for messages.
+
+    Parameters
+    ----------
+    label
+        Name of the samples.
+    block_id
+        Number of the chunk along each axis.
+    step
+        Number of rows of each chunk before this one, so that the name has that of its first row; 0
+        if these differ.
 
     Examples
     --------
     >>> chunk_label("frames.zarr", (17,))
     'chunk 17 of frames.zarr'
+    >>> chunk_label("frames.zarr", (17,), 100)
+    'chunk 17 of frames.zarr, from row 1700'
     """
     number = block_id[0] if len(block_id) == 1 else block_id
-    return f"chunk {number} of {label}"
+    first = (
+        "" if len(block_id) > 1 or not step * block_id[0] else f", from row {step * block_id[0]}"
+    )
+    return f"chunk {number} of {label}{first}"
 
 
 def target_bytes(chunk_size: str | int | None) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import dask
 import dask.array as da
 import dask.bag as db
@@ -17,7 +19,7 @@ from strategies import assert_same_sketch, draw_rows, feature_map
 
 import dask_sketch as ds
 from dask_sketch import partial_sketch
-from dask_sketch.errors import InputError
+from dask_sketch.errors import ChunkError, InputError, SketchError
 from dask_sketch.graph import LazyResult
 
 FM = feature_map()
@@ -248,3 +250,32 @@ def test_the_random_rows_are_the_same_for_any_input_and_chunks(tmp_path):
     for none in (False, 0):
         assert ds.sketch(x, made, sample=none).sample is None
     assert len(ds.sketch(x, made).sample) == 5000  # all rows, up to 20,000
+
+
+@pytest.mark.parametrize("groups", [None, np.arange(100) % 3])
+@pytest.mark.parametrize("fault", ["nan", "far", "weight"])
+def test_the_same_row_is_named_for_all_chunks(fault, groups):
+    x, w = X.copy(), np.ones(100)
+    x[63, 1] = {"nan": np.nan, "far": 1e12}.get(fault, 0.0)
+    w[63] = -1.0 if fault == "weight" else 1.0
+    for n_rows in (100, 33, 10, 7):
+        size = {"chunk_size": n_rows * x.itemsize * 3}
+        for given, options in ((da.from_array(x, chunks=(n_rows, 3)), {}), (x, size)):
+            with pytest.raises(ChunkError) as caught:
+                dask.compute(ds.sketch(given, FM, w, groups=groups, **options), scheduler="sync")
+            found = re.search(r"(?:, from row (\d+))?: row (\d+) ", str(caught.value))
+            assert found is not None
+            assert sum(int(number or 0) for number in found.groups()) == 63
+
+
+def test_the_limit_of_sums_is_that_of_all_chunks():
+    x = np.full((60, 3), 6e7)  # more than 20 such rows are too many
+    for rows, refused in ((x, True), (x[:15], False)):
+        for groups in (None, np.zeros(len(rows), int)):
+            for n_rows in (60, 7, 1):
+                found = ds.sketch(da.from_array(rows, chunks=(n_rows, 3)), FM, groups=groups)
+                if refused:
+                    with pytest.raises(SketchError, match="larger than a sketch holds"):
+                        found.compute(scheduler="sync")
+                else:
+                    assert found.compute(scheduler="sync").mean == pytest.approx(6e7)

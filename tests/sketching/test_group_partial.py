@@ -118,6 +118,16 @@ def test_rows_of_groups_with_missing_values_can_be_refused(rng):
         partial_sketch(x, missing_map(), w, groups=labels, nan_policy="available")
 
 
+@pytest.mark.parametrize("weight", [None, 1.0, 2.0**20])
+def test_moments_of_groups_have_the_limit_of_one_sketch(weight):
+    fm, x = feature_map(), np.full((400, 3), 6e7)  # the sum of squares has 61 bits
+    w = None if weight is None else np.full(400, weight)
+    for groups in (None, np.zeros(400, int)):
+        with pytest.raises(ChunkError, match="^here: "):
+            partial_sketch(x, fm, w, groups=groups, label="here")
+    assert partial_sketch(x[:10], fm, groups=np.zeros(10, int)).mean == pytest.approx(6e7)
+
+
 def test_rows_without_a_label_are_left_out_where_values_may_be_missing():
     x, labels = np.array([[0.0] * 5, [np.nan, *[1.0] * 4], [1.0] * 5]), ["a", None, "a"]
     group = partial_sketch(x, missing_map(), groups=labels, nan_policy="available")

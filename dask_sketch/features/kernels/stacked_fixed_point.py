@@ -212,9 +212,9 @@ class StackedFixedPoint(FrozenDataclass):
         made = cls(out, shift, most)
         if n_words > min(_n_words(most), max(len(part.words) for part in parts)):
             made = made.tight()
-        if max_bits is not None and (made.largest << shift).bit_length() > max_bits:
+        if max_bits is not None and not made.fits(max_bits):
             made = made.tight()
-            if (made.largest << shift).bit_length() > max_bits:
+            if not made.fits(max_bits):
                 raise CapacityError(
                     "the sums of a group are larger than a sketch holds exactly. Multiply all "
                     "weights by one smaller factor."
@@ -265,6 +265,10 @@ class StackedFixedPoint(FrozenDataclass):
         n_groups, *rest = self.words.shape[1:]
         step = max(_BLOCK_SIZE // max(int(np.prod(rest)), 1), 1)
         return (slice(start, start + step) for start in range(0, n_groups, step))
+
+    def fits(self, max_bits: int) -> bool:
+        """Whether no number has more bits."""
+        return (self.largest << self.shift).bit_length() <= max_bits
 
     def tight(self) -> StackedFixedPoint:
         """Reduce the words to the smallest number that holds all numbers."""
