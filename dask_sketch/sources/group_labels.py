@@ -148,6 +148,12 @@ def aligned_groups(
     if names is not None:
         table, different = number_labels(names, f"the names of the groups of {label}")
         given = looked_up(given, sent_table(table), f"groups of {label}")
+    if any(blocks.numblocks[axis] > 1 for axis in others[:-1]):
+        # one chunk of labels is for many of the samples: fused with each, its keys would be wrong
+        meta = np.empty((0,) * given.ndim, dtype=given.dtype)
+        plain = da.map_blocks(_expanded, given, axes=(), dtype=given.dtype, meta=meta)
+        column = plain[tuple(slice(None) if axis in axes else None for axis in (*every, -1))]
+        return Groups(dim, column, different, None if different is None else len(different))
     # unlike an index by None, this is blockwise: reading labels fuses with reading rows
     column = da.map_blocks(
         _expanded,

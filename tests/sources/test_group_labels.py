@@ -265,10 +265,13 @@ def has_columns(x):
     return path or (hasattr(x, "columns") or isinstance(x, (db.Bag, xr.Dataset)))
 
 
-def test_labels_along_one_of_two_dimensions():
+@pytest.mark.parametrize("lazy", [False, True])
+def test_labels_along_one_of_two_dimensions(lazy):
     x = xr.DataArray(X.reshape(9, 10, 3), dims=("time", "place", "feature")).chunk(time=2, place=4)
     month = np.array([1, 1, 2, 2, 2, 3, 3, 3, 3])
     x = x.assign_coords(month=("time", month), region=("place", list("nnnssseeww")))
+    if lazy:
+        x = x.chunk(time=2, place=4)
     for name, labels in (("month", month[:, None]), ("region", x.region.values[None])):
         rows = np.broadcast_to(labels, (9, 10)).reshape(-1)
         group = ds.sketch(x, FM, groups=name).compute(scheduler="sync")
