@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import warnings
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any, overload
@@ -26,6 +27,7 @@ from dask_sketch.decoders.problem import Problem, Solution
 from dask_sketch.decoders.replicates import Progress, Reporter, fit_replicates, shown
 from dask_sketch.decoders.search import expected_seconds
 from dask_sketch.decoders.starts import FAMILIES
+from dask_sketch.decoders.unusual_rows import warn_of_few_samples
 from dask_sketch.errors import DecodeError
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.clusters import unit_centers
@@ -37,6 +39,7 @@ from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.choices import named_type, uses_matrices
 from dask_sketch.validation.threads import Threads, default_n_threads, one_blas_thread
+from dask_sketch.validation.warn import warn_user
 
 _SEARCHES = ("cl-ompr", "cl-omp", "splitting")  # methods whose time is known beforehand
 _LONG = 30.0  # expected seconds of CPU time that are logged
@@ -311,6 +314,8 @@ def _decode_sketch(
     if not isinstance(n_components, (str, float)):  # which are refused below
         sketch = without_few_rows(sketch, n_components, options["covariance_type"])
     problem, method = check_problem(sketch, n_components, **options)
+    if problem.n_components is not None and problem.model not in TRANSFORMS:
+        warn_of_few_samples(sketch, problem.n_components, problem.count_parameters())
     n_threads = default_n_threads()
     if threads is not None:
         n_threads = require_integer("threads", threads, 1, DecodeError)
@@ -400,11 +405,16 @@ def _decode_named(
     threads: int | None,
     progress: Progress | bool | None,
 ) -> AnyModel:
-    """Model of one group, whose name is part of the message of an error."""
-    try:
-        return _decode_sketch(sketch, n_components, options, threads, None, progress)
-    except DecodeError as error:
-        raise DecodeError(f"{name}: {error}") from error
+    """Model of one group, whose name is part of the messages of errors and warnings."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            model = _decode_sketch(sketch, n_components, options, threads, None, progress)
+        except DecodeError as error:
+            raise DecodeError(f"{name}: {error}") from error
+    for warning in caught:
+        warn_user(f"{name}: {warning.message}", warning.category)
+    return model
 
 
 def _wrapped(problem: Problem, solution: Solution, trace: list[float], seconds: float) -> AnyModel:

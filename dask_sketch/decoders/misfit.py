@@ -41,6 +41,9 @@ _EXPLAINED = 3.0  # noise levels up to which the cost may say that the model is 
 # Mixtures of ten to 64 Gaussians had at most 3.8 times the loss, and costs at least 27 times
 # smaller; real data had at least 12 times the loss, and costs at most 12 times smaller.
 _LOSSES, _SMALLER = 6.0, 50.0
+# Nor does such a cost say anything of components that the sketch does not resolve: with a variance
+# below this fraction of the smallest one of the fit, and this weight in all.
+_UNRESOLVED, _UNRESOLVED_WEIGHT = 0.1, 0.05
 # Cost that is too large without a comparison: in noise levels, and as a fraction of the energy.
 _UNEXPLAINED = 30.0, 3e-4
 # Standard deviations of the overidentification statistic that noise explains, and the smallest loss
@@ -100,7 +103,8 @@ def is_explained(
 
     A cost that noise explains is no proof: with many components, or few samples, so has a mixture
     of much smaller likelihood. If the data is such a mixture, the fit differs from the mixture of
-    the pilot by what the numbers of their rows explain, or the pilot has a much greater cost.
+    the pilot by what the numbers of their rows explain, or the pilot has a much greater cost and no
+    components that are too narrow for the sketch, such as values that many rows share.
 
     Parameters
     ----------
@@ -121,6 +125,11 @@ def is_explained(
     by_chance = max(pilot.sampling_loss, half / pilot.n_rows) + half / sketch.effective_count
     if loss <= _LOSSES * by_chance:
         return True
+    shapes = mixture[2]
+    variances = np.diagonal(shapes, axis1=1, axis2=2) if shapes.ndim == 3 else shapes
+    narrow = (found.variances < _UNRESOLVED * variances.min(axis=0)).any(axis=1)
+    if found.weights[narrow].sum() > _UNRESOLVED_WEIGHT:
+        return False
     return _SMALLER * cost < squared_distance(sketch, found)
 
 

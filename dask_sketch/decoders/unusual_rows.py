@@ -51,6 +51,25 @@ def warn_of_outliers(sketch: Sketch) -> None:
         )
 
 
+def warn_of_few_samples(sketch: Sketch, n_components: int, n_each: int) -> None:
+    """Warn of fewer samples than parameters where no rows are left out to test the fit.
+
+    Parameters
+    ----------
+    sketch
+        Sketch that is decoded.
+    n_components, n_each
+        Number of components, and of the parameters of each.
+    """
+    rows = sketch.effective_count
+    if sketch.sample is None and n_components > 1 and rows < n_components * n_each:
+        warn_user(
+            f"{rows:,.0f} samples are few for n_components={n_components} with "
+            f"{n_components * n_each} parameters: components may lie where there are no samples. "
+            "Decode fewer components; of a group, merge labels with merge_by()."
+        )
+
+
 def warn_of_few_values(sketch: Sketch, n_components: int) -> None:
     """Warn of fewer distinct rows than components, which are then not determined.
 
@@ -115,6 +134,8 @@ def warn_of_single_rows(sketch: Sketch, weights: Array, means: Array, variances:
         np.where(sketch.variance > 0.0, sketch.variance, np.inf)
     )
     alone = (held > 0.0) & (held < _SINGLE_ROW) & (away.max(axis=1) > _OUT_OF_RANGE)
+    # beyond the values there is no row: the component is noise
+    alone &= ((means >= sketch.minimum) & (means <= sketch.maximum)).all(axis=1)
     if alone.any():
         k = int(np.argmax(alone))
         far = int(np.argmax(away[k]))

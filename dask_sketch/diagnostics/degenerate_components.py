@@ -49,11 +49,17 @@ def coincident_pairs(
 
 
 def at_boundary(model: GaussianMixture | Centroids, sketch: Sketch) -> tuple[int, ...]:
-    """Find components with a mean at the boundary of the data, or beyond, in some feature."""
+    """Find components with a mean at the boundary of the data, or beyond, in some feature.
+
+    A component without width at the boundary is none of them: it is a value that many rows share.
+    """
     places = model.centers if isinstance(model, Centroids) else model.means
     room = _EDGE * (sketch.maximum - sketch.minimum)
     outside = (places <= sketch.minimum + room) | (places >= sketch.maximum - room)
     outside &= sketch.maximum > sketch.minimum
+    if isinstance(model, GaussianMixture):
+        beyond = (places < sketch.minimum - room) | (places > sketch.maximum + room)
+        outside &= beyond | (model.variances >= _THIN * sketch.extent[1])
     return _rows_with(outside)
 
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         split_columns,
     )
     from dask_sketch.distributions.independent_rows import compare_model, compare_rows
+    from dask_sketch.distributions.kernel_widths import kernel_covariances
     from dask_sketch.distributions.learning_report import write_learning
     from dask_sketch.distributions.many_tests import ManyTests, compare_each
     from dask_sketch.distributions.mean_maps import (
@@ -99,6 +100,7 @@ _HOME = {
     "divergence_matrix": "divergences",
     "estimate_mmd": "mean_maps",
     "is_sine_cosine_better": "feature_errors",
+    "kernel_covariances": "kernel_widths",
     "kernel_variance": "feature_errors",
     "mean_embedding": "embeddings",
     "mean_map_kernel": "mean_maps",
@@ -150,6 +152,7 @@ __all__ = [
     "divergence_matrix",
     "estimate_mmd",
     "is_sine_cosine_better",
+    "kernel_covariances",
     "kernel_variance",
     "mean_embedding",
     "mean_map_kernel",

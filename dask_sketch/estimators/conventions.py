@@ -95,7 +95,13 @@ def _require_rows(x: Any) -> None:
     """Refuse containers other than those of rows, and arrays of dates or of named fields."""
     kind = type(x).__name__
     # some sparse matrices are dictionaries; scikit-learn refuses them
-    if x is None or (isinstance(x, (Mapping, Set, Iterator)) and not hasattr(x, "shape")):
+    if isinstance(x, Iterator) and not hasattr(x, "shape"):
+        raise InputError(
+            f"X of type {kind} is read only once, and the feature map is designed before: call "
+            "partial_fit for each block of rows.",
+            parameter="X",
+        )
+    if x is None or (isinstance(x, (Mapping, Set)) and not hasattr(x, "shape")):
         raise InputError(
             f"X of type {kind} has no rows: give an array of shape (n_samples, n_features), or a "
             "table, such as pandas.DataFrame(X) of a dictionary of columns.",

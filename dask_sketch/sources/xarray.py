@@ -158,6 +158,13 @@ def dataset_samples(
                 f"{x[name].dims}. Choose variables with the same dimensions by columns=[...].",
                 parameter="columns",
             )
+    wrong = [f"{name} ({x[name].dtype})" for name in names if x[name].dtype.kind not in "biuf"]
+    if wrong:
+        raise InputError(
+            f"variables of the Dataset that are not real numbers: {', '.join(wrong)}. Choose "
+            "others by columns=[...], or convert these to numbers, such as seconds since a date.",
+            parameter="columns",
+        )
     leading = tuple(str(dim) for dim in dims)
     label = f"the Dataset ({', '.join(map(str, names[:4]))}{', ...' if len(names) > 4 else ''})"
     arrays = [_as_dask(x[name]) for name in names]

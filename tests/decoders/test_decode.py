@@ -264,6 +264,13 @@ def test_a_group_is_decoded_label_by_label(rng):
     assert all(np.array_equal(again[label].means, models[label].means) for label in models)
 
 
+def test_warnings_of_a_group_state_the_label(rng):
+    x, labels = rng.normal(size=(405, 2)), np.repeat([4, 7], [400, 5])
+    group = partial_sketch(x, FeatureMap(2, 60, scale=1.0), groups=labels, dim="file")
+    with pytest.warns(UserWarning, match=r"file 7: 5 samples .*n_components=2.*merge_by"):
+        assert decode(group, 2)[7].n_components == 2
+
+
 def test_errors_of_a_group_state_the_label(rng):
     x = rng.normal(size=(1, 2))
     empty = partial_sketch(x, FeatureMap(2, 60, scale=1.0), np.zeros(1), groups=[5], dim="file")

@@ -8,7 +8,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dask_sketch import GaussianMixture, Sketch, decode, design, diagnose, partial_sketch, sketch
+from dask_sketch import (
+    GaussianMixture,
+    Sketch,
+    SketchGaussianMixture,
+    decode,
+    design,
+    diagnose,
+    partial_sketch,
+    sketch,
+)
 from dask_sketch.decoders.descent import Fit
 from dask_sketch.decoders.likelihood import keep_rare_components, lost_components
 from dask_sketch.decoders.objective import Objective
@@ -170,6 +179,17 @@ def test_a_cost_that_noise_explains_is_no_proof_where_there_are_many_components(
     assert nearest.decoding.cost < nearest.decoding.noise_level
     assert model.score(heldout) > nearest.score(heldout) + 0.2
     assert any("nats" in str(each.message) for each in caught)
+
+
+def test_without_rows_shared_values_are_not_widened_to_what_the_sketch_resolves():
+    rng, n = np.random.default_rng(1), 6000
+    shared = np.where(rng.random(n) < 0.4, 0.0, rng.lognormal(3.0, 1.2, n))
+    x = np.column_stack([rng.poisson(rng.gamma(2.0, 2.0, n)), rng.gamma(2.0, 10.0, n), shared])
+    x = (x - x.mean(axis=0)) / x.std(axis=0)
+    fitted = SketchGaussianMixture(10, sample_size=False, random_state=1).fit(x)
+    pilot = fitted.sketch_.feature_map.pilot.mixture
+    rival = GaussianMixture(pilot.weights, pilot.means, pilot.variances)
+    assert fitted.score(x) > rival.score(x) - 0.1
 
 
 def test_without_rows_centroids_are_as_good_as_those_of_k_means():

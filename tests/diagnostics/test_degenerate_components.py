@@ -49,6 +49,8 @@ def test_means_at_the_end_of_the_data() -> None:
     means = [[0.0, 0.0], [0.0, top], [0.0, 7.0], [float(SKETCH.minimum[0]), 0.0], [4.0, 4.0]]
     assert at_boundary(mixture(means, [[1.0, 1.0]] * 5), SKETCH) == (1, 2, 3)
     assert at_boundary(Centroids(np.full(5, 0.2), means), SKETCH) == (1, 2, 3)  # type: ignore[arg-type]
+    # a value that many rows share is one of the data
+    assert at_boundary(mixture(means[1:3], [[1.0, 1e-9], [1.0, 1e-9]]), SKETCH) == (1,)
     # a feature that does not vary has no end
     flat = partial_sketch(X * [1.0, 0.0], FeatureMap(2, 20, scale=2.0))
     assert at_boundary(mixture([[0.0, 0.0]], [[1.0, 1.0]]), flat) == ()

@@ -85,6 +85,14 @@ def test_a_matrix_whose_last_dimension_is_one_of_space_or_time():
         ds.open_samples(xr.DataArray(X[0], dims=("band", "time")))
 
 
+def test_variables_that_are_no_numbers_are_named():
+    times = np.arange(20).astype("datetime64[D]")
+    source = xr.Dataset({"a": ("t", np.ones(20)), "day": ("t", times), "name": ("t", ["b"] * 20)})
+    with pytest.raises(InputError, match=r"day \(datetime64.*name \(.*columns="):
+        ds.open_samples(source)
+    assert ds.open_samples(source, columns=["a"]).n_features == 1
+
+
 @pytest.mark.parametrize("lazy", [False, True])
 @pytest.mark.parametrize("dims", [("t",), ("s",), ("s", "t")])
 def test_weights_along_some_of_the_dimensions(lazy, dims):
