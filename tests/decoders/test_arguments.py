@@ -82,7 +82,7 @@ def test_refuses_anything_but_a_sketch_of_samples():
 
 @pytest.mark.filterwarnings("ignore:.* components are thinner")
 def test_refuses_more_parameters_than_numbers():
-    sketch = partial_sketch(np.eye(3), FeatureMap(3, 10, scale=1.0))
+    sketch = partial_sketch(np.tile(np.eye(3), (7, 1)), FeatureMap(3, 10, scale=1.0))
     with pytest.warns(UserWarning, match=r"14 parameters.* 10 frequencies .* 70 freq") as caught:
         assert decode(sketch, 2).n_components == 2
     assert caught[0].filename == __file__

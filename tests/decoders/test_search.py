@@ -79,7 +79,7 @@ def test_the_expected_time_of_a_long_search_is_logged_before_it_begins(caplog):
         def submit(self, *args):
             raise RuntimeError("nothing runs")
 
-    x = np.random.default_rng(0).normal(size=(100, 64))
+    x = np.random.default_rng(0).normal(size=(1400, 64))
     for n_frequencies, refine, logged in (
         (3000, None, 0),
         (20_000, None, 1),
