@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dask_sketch.diagnostics.report import installed_versions
 from dask_sketch.errors import ArtifactError, InputError, JobError, LedgerError
 from dask_sketch.features.artifact import open_feature_map
 from dask_sketch.jobs.ledger.backends import open_backend
 from dask_sketch.jobs.ledger.manifest import require_vacant
 from dask_sketch.jobs.ledger.objects import OtherSchema
-from dask_sketch.jobs.ledger.sums import Conventions
+from dask_sketch.jobs.ledger.sums import Conventions, arithmetic_digest
 from dask_sketch.jobs.table import shown_value
 from dask_sketch.sketching.missing import require_sparse
 from dask_sketch.sketching.moment_grid import MomentGrid
@@ -226,6 +227,7 @@ def require_same_settings(job: Job, ledger: Ledger) -> None:
         _require_map(job, conventions)
     _require_design(job, ledger)
     _require_rows(job, ledger)
+    _require_arithmetic(job, ledger)
 
 
 def _require_grid(job: Job, grid: MomentGrid) -> None:
@@ -294,6 +296,23 @@ def _require_rows(job: Job, ledger: Ledger) -> None:
             "setting out to go on like this, give 0 for none, or give another path as job.ledger, "
             "and the next run reads all data.",
         )  # fmt: skip
+
+
+def _require_arithmetic(job: Job, ledger: Ledger) -> None:
+    """Refuse a ledger whose last run computed other sums of the same rows than this process."""
+    records = ledger.history()
+    recorded = records[-1].results.get("arithmetic") if records else None
+    if recorded is None or recorded == arithmetic_digest(ledger.feature_map):
+        return
+    now, packages = installed_versions(), ("dask-sketch", "numpy", "numba")
+    then = ", ".join(f"{name} {records[-1].versions.get(name, 'unknown')}" for name in packages)
+    here = ", ".join(f"{name} {now.get(name, 'unknown')}" for name in packages)
+    raise _wrong(
+        job, f"job.ledger = {shown_value(job.job.ledger)}",
+        f"its last run, with {then}, computed other sums of the same rows than this one, with "
+        f"{here}: they cannot be added. Run the job with the earlier versions; or give another "
+        "path, and the next run reads all data.",
+    )  # fmt: skip
 
 
 def _other_design(job: Job, key: str, wanted: Any, has: Any) -> JobError:

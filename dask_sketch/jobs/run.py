@@ -28,7 +28,7 @@ from dask_sketch.jobs.job_file import Job, read_job
 from dask_sketch.jobs.ledger.history import RunRecord
 from dask_sketch.jobs.ledger.ledger import Ledger, create_ledger
 from dask_sketch.jobs.ledger.partitions import Changes
-from dask_sketch.jobs.ledger.sums import without_rows
+from dask_sketch.jobs.ledger.sums import arithmetic_digest, without_rows
 from dask_sketch.jobs.open import (
     OpenSource,
     feature_map_of,
@@ -401,6 +401,7 @@ class _Run:
                 "feature_names": results.feature_names and list(results.feature_names),
                 "settings": results.settings,
                 "design": design_settings(self.job),
+                "arithmetic": arithmetic_digest(ledger.feature_map),
                 "rows": dict(outcome.rows),
                 "seconds": dict(self.seconds),
                 "bytes_read": outcome.bytes_read,

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -188,3 +189,17 @@ def test_errors_begin_with_the_job_file(make_place: Make) -> None:
     place.write(map_='file = "map.json"')
     with pytest.raises(JobError, match=f"^{re.escape(str(place.file))}: "):
         plan_job(place.file)
+
+
+def test_a_ledger_of_other_arithmetic_is_refused(make_place: Make) -> None:
+    place = make_place(2)
+    run_job(place.file)
+    assert run_job(place.file).new == 0  # the arithmetic is the same
+    ledger = place.ledger()
+    with ledger.lock():
+        last = ledger.history()[-1]
+        results = {**last.results, "arithmetic": 64 * "0"}
+        ledger.commit(run=replace(last, number=3, models={}, results=results))
+    for code, message in refusals(place.file):
+        assert code == USAGE
+        assert re.search(r"job\.ledger = .*numpy \d", message)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.errors import InputError, LedgerError, MergeError
@@ -13,12 +15,17 @@ from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.jobs.ledger import moment_arrays, partition_rows, sketch_arrays
 from dask_sketch.sketching.arguments import require_feature_map
 from dask_sketch.sketching.moment_grid import MomentGrid
+from dask_sketch.sketching.partial import partial_sketch
+from dask_sketch.sketching.partial_moments import partial_moments
 from dask_sketch.sketching.row_sample import Sampling, sample_bytes
 from dask_sketch.sketching.second_moments import SecondMoments
 from dask_sketch.sketching.sketch import Sketch
 
 Conventions: TypeAlias = FeatureMap | MomentGrid
 Sums: TypeAlias = Any  # a sketch, or second moments: both are added and subtracted exactly
+
+_N_ROWS = 64  # of the digest of the arithmetic
+_GOLDEN = 0.6180339887498949
 
 
 def require_conventions(conventions: object) -> None:
@@ -135,6 +142,40 @@ def empty(conventions: Conventions) -> Sums:
     if isinstance(conventions, MomentGrid):
         return SecondMoments.empty(conventions)
     return Sketch.empty(conventions)
+
+
+def arithmetic_digest(conventions: Conventions) -> str:
+    """Digest of the sums of fixed rows, which is the same wherever the arithmetic is.
+
+    Parameters
+    ----------
+    conventions
+        Feature map of numeric columns, or grid.
+
+    Examples
+    --------
+    >>> feature_map = FeatureMap(2, 20, scale=1.0)
+    >>> arithmetic_digest(feature_map) == arithmetic_digest(feature_map)
+    True
+    """
+    d = conventions.n_features
+    # fractions of golden ratios lie evenly; random numbers may change with the version of NumPy
+    places = np.modf(np.arange(1.0, _N_ROWS * d + 1) * _GOLDEN)[0].reshape(_N_ROWS, d)
+    weights = 1.0 + np.arange(_N_ROWS) % 3
+    if isinstance(conventions, MomentGrid):
+        x = conventions.center + conventions.unit * (4.0 * places - 2.0)
+        policy = "available" if conventions.pairwise else "raise"
+        words = [partial_moments(x, conventions, weights, nan_policy=policy).sums]
+    else:
+        units = np.sqrt(conventions.mean_variances)
+        x = conventions.center + units * (4.0 * places - 2.0)
+        found = partial_sketch(x, conventions, weights)
+        words = [found.moment_quanta, found.first_quanta, found.second_quanta]
+    total = hashlib.sha256()
+    for each in words:
+        for word in (each.high, each.low):
+            total.update(np.ascontiguousarray(word, dtype="<i8").tobytes())
+    return total.hexdigest()
 
 
 def without_rows(sums: Sums) -> Sums:
