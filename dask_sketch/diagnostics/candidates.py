@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import logging
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,6 +33,9 @@ from dask_sketch.validation.arrays import unit_rows
 from dask_sketch.validation.choices import MAX_SOLVABLE, uses_matrices
 from dask_sketch.validation.threads import one_blas_thread
 
+logger = logging.getLogger(__name__)
+
+_LONG = 20.0  # seconds after which it is stated that there will be more
 # Numbers of components that are tried first, and the number of failures in a row that end them.
 _GROWTH, _MAX_FAILED = 1.4, 2
 _FAR = 30.0  # noise levels of a cost that noise does not explain, without a test
@@ -238,9 +243,20 @@ def close_in(candidates: Candidates, kind: str) -> None:
         Covariance type, or family of mixtures that are no Gaussians.
     """
     d = candidates.sketch.feature_map.n_features
+    begun, stated, largest = time.perf_counter(), False, 1
 
     def value(number: int) -> float:
+        nonlocal stated
         candidates.decode(kind, number)
+        seconds = time.perf_counter() - begun
+        if seconds > _LONG and not stated:
+            stated = True
+            logger.warning(
+                "select_model has decoded %d mixtures of up to %d components in %.0f seconds, and "
+                "goes on while the criterion falls, to at most %d components. Give n_components, "
+                "such as range(1, 11), to bound it.",
+                len(candidates.found), number, seconds, largest,
+            )  # fmt: skip
         return candidates.value(candidates.found[kind, number])
 
     tried, failed = [1], 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from typing import Any
 
 import numpy as np
@@ -318,3 +320,14 @@ def test_what_does_not_suit_another_family_is_refused(of_directions: Sketch) -> 
     many = sketch(x, design(x, n_components=2, n_frequencies=1100, normalize=True), sample=False)
     with pytest.raises(InputError, match=r"n_components=4.*1,100"):
         select_model(many, n_components=[4])
+
+
+def test_a_long_search_is_stated_once(monkeypatch, caplog):
+    x = np.random.default_rng(0).normal(size=(300, 2))
+    found = partial_sketch(x, design(x, n_components=3), sample=1000)
+    ticks = itertools.count(step=15.0)
+    monkeypatch.setattr(time, "perf_counter", lambda: next(ticks))
+    select_model(found)
+    texts = [one.message for one in caplog.records if "select_model" in one.message]
+    assert len(texts) == 1
+    assert "range(1, 11)" in texts[0]
