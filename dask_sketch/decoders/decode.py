@@ -383,10 +383,17 @@ def _decode_group(
     """Models by label: one after the other here, or one task for each group in an executor."""
     names = {label: f"{group.dim} {label!s}" for label in group}
     if executor is None:
-        return {
-            label: _decode_named(names[label], sketch, n_components, options, threads, progress)
-            for label, sketch in group.items()
-        }
+        found = {}
+        for label, sketch in group.items():
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                found[label] = _decode_named(
+                    names[label], sketch, n_components, options, threads, progress
+                )
+            for warning in caught:
+                warn_user(f"{names[label]}: {warning.message}", warning.category)
+        return found
+    # warnings are not named there: threads of an executor cannot record their own
     threads = 1 if threads is None else threads
     tasks = {
         label: executor.submit(
@@ -405,16 +412,11 @@ def _decode_named(
     threads: int | None,
     progress: Progress | bool | None,
 ) -> AnyModel:
-    """Model of one group, whose name is part of the messages of errors and warnings."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            model = _decode_sketch(sketch, n_components, options, threads, None, progress)
-        except DecodeError as error:
-            raise DecodeError(f"{name}: {error}") from error
-    for warning in caught:
-        warn_user(f"{name}: {warning.message}", warning.category)
-    return model
+    """Model of one group, whose name is part of the message of an error."""
+    try:
+        return _decode_sketch(sketch, n_components, options, threads, None, progress)
+    except DecodeError as error:
+        raise DecodeError(f"{name}: {error}") from error
 
 
 def _wrapped(problem: Problem, solution: Solution, trace: list[float], seconds: float) -> AnyModel:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.errors import InputError, LedgerError, MergeError
-from dask_sketch.features.feature_map import FeatureMap
+from dask_sketch.features.feature_map import FeatureMap, moment_units
 from dask_sketch.jobs.ledger import moment_arrays, partition_rows, sketch_arrays
 from dask_sketch.sketching.arguments import require_feature_map
 from dask_sketch.sketching.moment_grid import MomentGrid
@@ -167,8 +167,8 @@ def arithmetic_digest(conventions: Conventions) -> str:
         policy = "available" if conventions.pairwise else "raise"
         words = [partial_moments(x, conventions, weights, nan_policy=policy).sums]
     else:
-        units = np.sqrt(conventions.mean_variances)
-        x = conventions.center + units * (4.0 * places - 2.0)
+        # powers of two: standard deviations may differ in the last bit between processors
+        x = conventions.center + moment_units(conventions) * (4.0 * places - 2.0)
         found = partial_sketch(x, conventions, weights)
         words = [found.moment_quanta, found.first_quanta, found.second_quanta]
     total = hashlib.sha256()
