@@ -59,6 +59,7 @@ N_ROUNDS, _N_ROUNDS_SINGLE = 3, 1
 _UNKNOWN, _UNKNOWN_SINGLE = 1e-12, 1e-6
 _STOP = 0.01  # squared length of the path of a round after which no round follows; see _newton
 _TRACES = 32  # random vectors that estimate a trace, to a tenth of the deviation of the statistic
+_SIGNS = np.array([-1.0, 1.0])
 _STEPS = 8  # largest number of Newton steps of a round
 _POWERS = 20  # products that estimate the largest eigenvalue
 _STILL = (
@@ -409,7 +410,7 @@ class _Metric:
     ) -> Overidentification:
         """Statistic of a residual, and its moments; the traces are estimated at random vectors."""
         residual = np.concatenate(objective.residual(weights, theta)) / self._scale
-        signs = np.random.default_rng(0).choice([-1.0, 1.0], (len(residual), _TRACES))
+        signs = np.random.default_rng(0).choice(_SIGNS, (len(residual), _TRACES))
         statistic = lost = 0.0
         for factor, columns in self._factors:
             right = np.column_stack([residual[columns], signs[columns]])
@@ -430,7 +431,7 @@ class _Metric:
             scaled = gram_of_columns((self.weighted * self._scale).T, self._threads)
             return float(np.sum(inverse * (self.information - self._ridge * scaled)))
         n = len(self.information)
-        own = np.random.default_rng(1).choice([-1.0, 1.0], (n, _TRACES))
+        own = np.random.default_rng(1).choice(_SIGNS, (n, _TRACES))
         noise = (self.weighted * self._scale) @ signs
         known = np.sum(own * self.solve(self.information @ own, 0.0))
         lost = self._ridge * np.sum(noise * self.solve(noise, 0.0))
@@ -494,7 +495,7 @@ class _Damped:
             vector = matrix @ (vector / np.linalg.norm(vector))
         largest = float(np.linalg.norm(vector))
         self._least = (_UNKNOWN_SINGLE if single else _UNKNOWN) * largest
-        self._factors: dict[float, tuple[Array, bool]] = {}
+        self._factors: dict[float, Any] = {}
 
     def solve(self, right: Array, damping: float) -> Array:
         damping = max(damping, self._least)

@@ -121,7 +121,7 @@ class ProductTransform:
         columns.append((weighted[:, None] * slopes).reshape(size))
         squares = -0.5 * mixture.variances[:, :, None] * omega**2
         columns.append((weighted[:, None] * squares).reshape(size))
-        plain = np.exp(-1j * (mixture.means @ omega) + squares.sum(axis=1))
+        plain: Complex = np.exp(-1j * (mixture.means @ omega) + squares.sum(axis=1))
         before = [mixture.weights[:, None] * plain]  # products of the factors before each
         for factor in factors[:-1]:
             before.append(before[-1] * factor)

@@ -191,13 +191,13 @@ def _wrong_share(counts: Array, target: str, dim: str) -> tuple[Answer, str, dic
 
 def _confidence(largest: Array, wrong: NDArray[np.bool_]) -> Answer:
     """Answer whether probabilities agree with the share of right classes."""
-    n, told = len(wrong), float(largest.mean())
+    n, stated = len(wrong), float(largest.mean())
     interval = binomtest(int(n - wrong.sum()), n).proportion_ci(CONFIDENCE, "wilson")
     sentences = [
-        f"{told:.0%} on average, by the probabilities; {1.0 - wrong.mean():.0%} of the predictions "
-        "are right."
+        f"{stated:.0%} on average, by the probabilities; {1.0 - wrong.mean():.0%} of the "
+        "predictions are right."
     ]
-    strong = bool(told > interval.high)
+    strong = bool(stated > interval.high)
     if strong:
         sentences.append(
             "The probabilities are too large: more groups, or a smaller size, make them better."
