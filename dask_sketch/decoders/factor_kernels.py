@@ -81,8 +81,8 @@ def add_cost_gradient(features, values, envelope, target, weights, table, cost, 
         exponent[:] = envelope[j]
         for t in range(features.shape[1]):
             own, w = table[features[j, t]], values[j, t]
-            _add(own[:width], w, sums[:width])
-            _add(own[width:], w * w, exponent)
+            accumulate(own[:width], w, sums[:width])
+            accumulate(own[width:], w * w, exponent)
         for q in range(1, rank + 1):
             row = sums[q * n_atoms : (q + 1) * n_atoms]
             for k in range(n_atoms):
@@ -107,11 +107,12 @@ def add_cost_gradient(features, values, envelope, target, weights, table, cost, 
                 row[k] *= exponent[k]
         for t in range(features.shape[1]):
             out, w = by_row[features[j, t]], values[j, t]
-            _add(sums[:width], w, out[:width])
-            _add(exponent, w * w, out[width:])
+            accumulate(sums[:width], w, out[:width])
+            accumulate(exponent, w * w, out[width:])
 
 
 @cached_njit(nogil=True, error_model="numpy")
-def _add(row, factor, total):  # type: ignore[no-untyped-def]
+def accumulate(row, factor, total):  # type: ignore[no-untyped-def]
+    """Add a multiple of a row to another one, in place."""
     for k in range(total.size):
         total[k] = fma(factor, row[k], total[k])

@@ -3,7 +3,7 @@
 Matrices are ``S = L L^T`` with lower triangular ``L``, so that they are positive definite at every
 step, and weights are normalised exponentials. The normal equations are those of the entries of
 ``S``, in which the exponent of an atom is linear
-(:class:`~dask_sketch.decoders.normal_equations.GramSums`), multiplied from both sides by the
+(:meth:`~dask_sketch.decoders.objective.Objective.gram`), multiplied from both sides by the
 derivatives of these coordinates.
 """
 
@@ -48,7 +48,7 @@ class _Point:
 
 
 def step_work(objective: Objective, n_components: int) -> float:
-    """Multiplications of one step, most of them for the normal equations.
+    """Multiplications of one step, for the normal equations and their solution.
 
     Parameters
     ----------
@@ -57,9 +57,8 @@ def step_work(objective: Objective, n_components: int) -> float:
     n_components
         Number of components.
     """
-    n_factors = 1 + objective.space.n_parameters
-    n_products = 0.25 * n_components * (n_components + 1) * n_factors * (n_factors + 1)
-    return n_products * objective.n_frequencies
+    n_parameters = n_components * (1 + objective.space.n_parameters)
+    return objective.gram_work(n_components) + n_parameters**3 / 6.0
 
 
 def descend_matrices(

@@ -430,18 +430,27 @@ class Objective:
 
         It is half the Gauss-Newton Hessian of the cost.
         """
-        n_atoms, p = len(theta), self.space.n_parameters
-        rows = np.empty((n_atoms, 1 + p), dtype=np.int64)
-        rows[:, 0] = np.arange(n_atoms)
-        rows[:, 1:] = n_atoms + np.arange(n_atoms * p).reshape(n_atoms, p)
-        multipliers = np.concatenate([np.ones(n_atoms), np.repeat(weights, p)])
-        sums = GramSums(n_atoms, self.space.n_features, self.space.n_shapes, self.gram_dtype)
+        sums = GramSums(len(theta), self.space.n_features, self.space.n_shapes, self.gram_dtype)
         for start in range(0, self.n_frequencies, _GRAM_BLOCK):
             span = range(start, min(start + _GRAM_BLOCK, self.n_frequencies))
             real, imag = self._atoms_in(theta, span, self.gram_dtype)
             factors = self._factors[:, span.start : span.stop].astype(self.gram_dtype, order="C")
             sums.add(real, imag, factors, self.threads)
-        return sums.matrix(rows, multipliers)
+        return sums.matrix(*self._gram_rows(weights))
+
+    def gram_work(self, n_components: int) -> float:
+        """Multiplications for a Gram matrix of so many atoms."""
+        n_factors = 1 + self.space.n_parameters
+        n_products = 0.25 * n_components * (n_components + 1) * n_factors * (n_factors + 1)
+        return n_products * self.n_frequencies
+
+    def _gram_rows(self, weights: Array) -> tuple[npt.NDArray[np.int64], Array]:
+        """Rows (K, 1 + p) of the derivatives of each atom in a Gram matrix, and their factors."""
+        n_atoms, p = len(weights), self.space.n_parameters
+        rows = np.empty((n_atoms, 1 + p), dtype=np.int64)
+        rows[:, 0] = np.arange(n_atoms)
+        rows[:, 1:] = n_atoms + np.arange(n_atoms * p).reshape(n_atoms, p)
+        return rows, np.concatenate([np.ones(n_atoms), np.repeat(weights, p)])
 
     def curvatures(self, weights: Array, theta: Array) -> tuple[Array, Array]:
         """Diagonal of :meth:`gram` without the rest of it.

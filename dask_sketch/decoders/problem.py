@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from dask_sketch.decoders.atoms import VARIANCE_FLOOR, Array, count_shapes
 from dask_sketch.decoders.cuda import DeviceObjective
 from dask_sketch.decoders.factor_descent import FactorObjective
+from dask_sketch.decoders.matrix_objective import MatrixObjective
 from dask_sketch.decoders.names import TRANSFORMS
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.starts import Start
@@ -127,6 +128,8 @@ class Problem:
         kind: type[Objective] = Objective if self.device is None else DeviceObjective
         if rank_of(self.covariance_type) is not None:
             kind = FactorObjective
+        elif uses_matrices(self.family) and self.device is None:
+            kind = MatrixObjective
         return kind(
             self.sketch,
             self.family,

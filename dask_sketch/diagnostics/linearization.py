@@ -26,6 +26,7 @@ from dask_sketch.decoders.atoms import VARIANCE_FLOOR, count_shapes, entries
 from dask_sketch.decoders.descent import Fit
 from dask_sketch.decoders.efficient import Overidentification, refine_efficiently
 from dask_sketch.decoders.factor_descent import FactorObjective, FactorSpace
+from dask_sketch.decoders.matrix_objective import MatrixObjective
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.diagnostics.degenerate_components import floored_variances
 from dask_sketch.diagnostics.mmd import N_POINTS, added_noise, halves, observed_factors
@@ -238,7 +239,8 @@ def _objective(
         return FactorObjective(sketch, kind, variance_floor=variance_floor, threads=SERIAL)
     name = _family(model)
     known = model.covariances[0] if name == "known" else None
-    return Objective(sketch, name, covariance=known, variance_floor=variance_floor)
+    matched = MatrixObjective if uses_matrices(name) else Objective
+    return matched(sketch, name, covariance=known, variance_floor=variance_floor)
 
 
 def _atoms(objective: Objective, model: GaussianMixture) -> Array:
