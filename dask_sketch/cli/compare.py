@@ -80,6 +80,9 @@ def level_options(function: Command) -> Command:
 @click.option("--serial", is_flag=True,
               help="Neighbouring units depend on each other; those of SECOND precede those of "
               "FIRST.")  # fmt: skip
+@click.option("--method", type=click.Choice(["permutation", "cross"]),
+              help="Method of the test: permutations by default, or cross for three groups a side "
+              "or more, whose permutations are too few.")  # fmt: skip
 @level_options
 @seed_option
 @storage_option
@@ -94,6 +97,7 @@ def compare(
     key: str | None,
     strata: str | None,
     serial: bool,
+    method: str | None,
     level: float | None,
     tolerance: float | None,
     seed: int,
@@ -118,7 +122,7 @@ def compare(
         order["strata"] = [
             one for side in sides for one in _strata(labels, side, key, strata, storage_options)
         ]
-    given = _given(level=level, tolerance=tolerance)
+    given = _given(method=method, level=level, tolerance=tolerance)
     with warnings.catch_warnings(record=True) as caught:
         found = compare_groups(sides[0], sides[1], **given, **order, seed=seed)
     for one in caught:
@@ -127,8 +131,8 @@ def compare(
     if report is not None:
         from dask_sketch.distributions import write_comparison
 
-        options = {"--labels": labels, "--key": key, "--strata": strata, "--level": level,
-                   "--tolerance": tolerance, "--seed": seed or None}  # fmt: skip
+        options = {"--labels": labels, "--key": key, "--strata": strata, "--method": method,
+                   "--level": level, "--tolerance": tolerance, "--seed": seed or None}  # fmt: skip
         words = [str(word) for pair in options.items() if pair[1] is not None for word in pair]
         words += ["--serial"] if serial else []
         path = write_comparison(

@@ -196,6 +196,13 @@ def _verdict(test: TwoSampleTest) -> Answer:
 
 def _chance(test: TwoSampleTest) -> list[str]:
     verdict = "Hardly" if test.p_value <= test.level else "Yes"
+    if test.method == "cross":
+        return [
+            f"{verdict}: p = {test.p_value:.2g}.",
+            f"The difference of a third of the {test.dim}s was the direction in which the others "
+            f"were compared, in {counted(test.n_permutations, 'split')} of them.",
+            f"This assumes that the {test.dim}s have normal scores, as means of many rows have.",
+        ]
     number = counted(test.n_permutations, "assignment")
     how = (
         f"Whole {test.dim}s were assigned to the two sides in all {number} that there are"
@@ -285,7 +292,7 @@ def _features(test: TwoSampleTest, names: tuple[str, str]) -> Section:
 
 
 def _units(sides: Sequence[SketchGroup], names: tuple[str, str], dim: str) -> Section:
-    """Units that were permuted."""
+    """Units of both sides."""
     rows = []
     for side, name in zip(sides, names, strict=True):
         rows.append((
@@ -295,17 +302,19 @@ def _units(sides: Sequence[SketchGroup], names: tuple[str, str], dim: str) -> Se
             range_of(side.count),
             str(side.labels[0]) if len(side) == 1 else f"{side.labels[0]} to {side.labels[-1]}",
         ))  # fmt: skip
-    text = f"Each {dim} has a sketch of its own, and changed sides as a whole."
+    text = f"Each {dim} has a sketch of its own, and is one unit of the test."
     header = ("side", f"{dim}s", "rows", f"rows of a {dim}", "labels")
-    return Section("Permuted units", text, header, rows)
+    return Section("Units", text, header, rows)
 
 
 def _test_fields(test: TwoSampleTest, seed: int) -> dict[str, str]:
+    counts = "splits" if test.method == "cross" else "assignments"
     return {
+        "method": test.method,
         "level": f"{test.level:g}",
         "tolerance": f"{test.tolerance:g}",
         "strata": f"{test.n_strata:,}",
-        "assignments": f"{test.n_permutations:,}" + (", all" if test.is_complete else ", random"),
+        counts: f"{test.n_permutations:,}" + (", all" if test.is_complete else ", random"),
         "smallest p-value": f"{test.smallest_p_value:.2g}",
         "seed": str(seed),
     }

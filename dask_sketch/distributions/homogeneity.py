@@ -23,13 +23,8 @@ from dask_sketch.distributions.permutations import (
     p_values,
     require_memory,
 )
-from dask_sketch.distributions.two_sample import (
-    MAX_BAND,
-    RIDGES,
-    ROW_RIDGES,
-    pilot_mixture,
-    row_covariance,
-)
+from dask_sketch.distributions.row_covariance import pilot_mixture, row_covariance
+from dask_sketch.distributions.two_sample import MAX_BAND, RIDGES, ROW_RIDGES
 from dask_sketch.distributions.units import Units, strata_codes, unit_labels, units_of_one
 from dask_sketch.errors import InputError
 from dask_sketch.sketching.group import SketchGroup

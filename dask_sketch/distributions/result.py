@@ -62,11 +62,14 @@ class TwoSampleTest:
     n_strata
         Number of strata within which units were permuted.
     n_permutations
-        Number of assignments of units to sides, the observed one included.
+        Number of assignments of units to sides, the observed one included; of splits of the units,
+        with ``method="cross"``.
     is_complete
-        Whether these are all assignments.
+        Whether these are all assignments or splits.
     features
         Differences of the features, the most significant first.
+    method
+        ``"permutation"`` or ``"cross"``.
     """
 
     p_value: float
@@ -83,6 +86,7 @@ class TwoSampleTest:
     n_permutations: int
     is_complete: bool
     features: tuple[FeatureDifference, ...]
+    method: str = "permutation"
 
     @property
     def is_different(self) -> bool:

@@ -147,6 +147,52 @@ def levels(repeats: int) -> list[Case]:
     return [Case(name, draw, repeats) for name, draw in kinds.items()]
 
 
+def few_units(repeats: int) -> list[tuple[str, float, float, float]]:
+    """Shares of rejections by both methods where the sides have few units.
+
+    Returns
+    -------
+    rows
+        Name of each case, and the shares for permutations, at 5 %, and for ``method="cross"``, at
+        1 and 5 %. Both sides have one distribution in the first cases.
+    """
+    draws: dict[str, Callable[[np.random.Generator], tuple[Sample, ...]]] = {
+        f"AR(1) rows, means of units 0.3 apart, {a} and {b}": partial(
+            dependent, counts=(a, b), offset=0.3
+        )
+        for a, b in ((3, 3), (4, 4), (6, 6), (3, 8), (10, 10))
+    }
+    draws["the same, 5 and 5 of 20 to 200 rows"] = partial(
+        dependent, counts=(5, 5), offset=0.3, unequal=True
+    )
+    draws["independent rows, 4 and 4"] = partial(dependent, counts=(4, 4), correlation=0.0)
+    n_levels = len(draws)
+    for n in (3, 4, 6, 10):
+        draws[f"AR(1) rows, mean 1 larger, {n} and {n}"] = partial(shifted, n_units=n, shift=1.0)
+    rows = []
+    for number, (name, draw) in enumerate(draws.items()):
+        pilot = np.concatenate([x for x, _, _ in draw(np.random.default_rng(10**6))])
+        feature_map = design(pilot, n_frequencies=128, task="comparison")
+        found = []
+        for seed in range(repeats if number < n_levels else repeats // 5):
+            groups = [
+                partial_sketch(x, feature_map, weights, groups=units)
+                for x, units, weights in draw(np.random.default_rng(seed))
+            ]
+            # at this level no number of units is too small
+            permuted = compare(*groups, level=0.2, n_permutations=299, seed=seed).p_value
+            crossed = compare(*groups, method="cross", seed=seed).p_value
+            found.append((permuted <= LEVEL, crossed <= 0.01, crossed <= LEVEL))
+        rows.append((name, *(float(share) for share in np.mean(found, axis=0))))
+        click.echo(rows[-1], err=True)
+    return rows
+
+
+def shifted(rng: np.random.Generator, n_units: int, shift: float) -> tuple[Sample, Sample]:
+    """Two sides of frames, one of them with a larger mean."""
+    return frames(rng, n_units, offset=0.1), frames(rng, n_units, offset=0.1, shift=shift)
+
+
 def powers(repeats: int) -> list[Case]:
     """Benchmarks of two-sample tests, with the power of the best published one."""
     clusters = {500: 0.22, 1000: 0.42, 1500: 0.665, 2000: 0.81, 3000: 0.99}
@@ -273,6 +319,10 @@ def main() -> None:
         spent = (time.process_time() - start) / case.repeats
         rows.append((case.name, f"{share:.3f}", f"{independent:.3f}", f"{spent:.3f}"))
     header = ("case", "level", "as if rows were independent", "CPU s a test")
+    click.echo(text_table(rows, header=header))
+    found = few_units(chosen.repeats)
+    rows = [(name, *(f"{share:.3f}" for share in shares)) for name, *shares in found]
+    header = ("few units", "permutations, 5 %", "cross, 1 %", "cross, 5 %")
     click.echo(text_table(rows, header=header))
     pairs, models = rows_rejections(chosen.repeats)
     click.echo(f"level for 500 and 1000 independent rows: {pairs:.3f}; for a mixture: {models:.3f}")

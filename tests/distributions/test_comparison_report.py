@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -28,10 +29,15 @@ def days(seed: int, *, shift: float = 0.0, correlation: float = 0.0, d: int = 3)
 
 
 def page_of(
-    folder: Path, first: SketchGroup, second: SketchGroup, **options: object
+    folder: Path,
+    first: SketchGroup,
+    second: SketchGroup,
+    *,
+    method: Literal["permutation", "cross"] = "permutation",
+    **options: object,
 ) -> tuple[TwoSampleTest, str, list[str]]:
     """Test, text of its page, and the titles of its pictures."""
-    test = compare(first, second)
+    test = compare(first, second, method=method)
     given = {"names": ("may", "june"), **options}
     text = write_comparison(folder / "new" / "page.html", first, second, test, **given).read_text()
     titles = re.findall(r'role="img" aria-label="([^:]+):', text)
@@ -65,6 +71,12 @@ def test_page_of_a_difference(tmp_path: Path) -> None:
         assert expected in words, expected
     # one feature alone differs, so that there is no plane of two
     assert titles == ["Along feature 2", "Distances of days"]
+
+
+def test_page_of_few_units(tmp_path: Path) -> None:
+    _, words, _ = page_of(tmp_path, days(0), days(1), method="cross")
+    assert "50 splits" in words
+    assert "assignments" not in words
 
 
 def test_page_of_equal_sides(tmp_path: Path) -> None:

@@ -1,0 +1,189 @@
+"""Test of two sides of few units: differences along directions that other units have found."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from dask_sketch.diagnostics.mmd import feature_weights
+from dask_sketch.distributions.row_covariance import pilot_mixture, row_covariance
+from dask_sketch.distributions.units import Units
+
+Array = NDArray[np.float64]
+MIN_UNITS = 3  # of a side: one for the direction, and two that are tested along it
+_SHARE = 3  # of the units of a side, one in so many is for the direction
+_MAX_SPLITS = 50
+_RIDGE = 0.001  # of the directions that are whitened by rows, relative to the largest eigenvalue
+_MAX_WHITENED = 512  # frequencies that are whitened together
+_ROUNDING = 1e-12  # of scores, relative to the largest one
+
+
+@dataclass(frozen=True)
+class CrossTest:
+    """P-value of a difference between two sides.
+
+    Attributes
+    ----------
+    p_value
+        P-value.
+    n_splits
+        Number of splits of the units.
+    is_complete
+        Whether these are all splits.
+    """
+
+    p_value: float
+    n_splits: int
+    is_complete: bool
+
+
+def cross_test(units: Units, seed: int) -> CrossTest:
+    """Test the difference of two sides along directions that do not depend on the tested units.
+
+    The units of both sides are split. The difference of one third of them is a direction, along
+    which the other units have scores; the scores of the sides are compared by Welch's test, which
+    bears units of unlike sizes, and is conservative for few of them (Ibragimov and Müller, 2016).
+    This is the statistic of Shekhar, Kim and Ramdas (2022), of units in place of rows. Directions
+    are plain, and whitened by the covariance of rows if the feature map has a mixture of pilot
+    rows. The p-values of many splits are combined by the rule of Liu and Xie (2020), which bears
+    their dependence.
+
+    Parameters
+    ----------
+    units
+        Units of both sides, three of each or more. Each unit counts the same.
+    seed
+        Seed of the splits, if there are more than 50 of them, ``>= 0``.
+
+    References
+    ----------
+    Shekhar, Kim, Ramdas (2022), A permutation-free kernel two-sample test, NeurIPS 35. Ibragimov,
+    Müller (2016), Inference with few heterogeneous clusters, Review of Economics and Statistics
+    98(1). Liu, Xie (2020), Cauchy combination test, JASA 115(529).
+    """
+    vectors = units.centred(units.vectors)
+    found, is_complete = _splits(units.first, seed)
+    tested = ~(found != 0.0)
+    p = []
+    for gram in _grams(units, vectors):
+        scores = found @ gram
+        scores[np.abs(scores) < _ROUNDING * np.abs(gram).max()] = 0.0
+        p.append(_welch(scores, tested & units.first, tested & ~units.first)[0])
+    return CrossTest(_combined(np.concatenate(p)), len(found), is_complete)
+
+
+def moment_p_values(units: Units) -> Array:
+    """P-values of the differences of single features, adjusted for their number.
+
+    The means and mean squares of the units are compared by Welch's test, and the p-values adjusted
+    by the rule of Holm.
+
+    Parameters
+    ----------
+    units
+        Units of both sides.
+
+    Returns
+    -------
+    p_values
+        Shape (n_features,).
+    """
+    pooled, _ = units.moments()
+    squares = units.variances + (units.means - pooled) ** 2
+    values = np.concatenate([units.means.T, squares.T])
+    # without rounding of the moments
+    values = values - values.mean(axis=1, keepdims=True)
+    scale = np.maximum(np.abs(units.means).max(axis=0), np.sqrt(squares.max(axis=0)))
+    values[np.abs(values) < _ROUNDING * np.concatenate([scale, scale**2])[:, None]] = 0.0
+    side = np.broadcast_to(units.first, values.shape)
+    upper, lower = _welch(values, side, ~side)
+    d = len(pooled)
+    p = np.minimum(2.0 * np.minimum(upper, lower), 1.0).reshape(2, d)
+    return _holm(np.minimum(2.0 * p.min(axis=0), 1.0))
+
+
+def _holm(p: Array) -> Array:
+    """P-values, adjusted so that the chance of any false rejection is kept (Holm, 1979)."""
+    order = np.argsort(p, kind="stable")
+    adjusted = np.empty(len(p))
+    adjusted[order] = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
+    return np.minimum(adjusted, 1.0)
+
+
+def _splits(first: NDArray[np.bool_], seed: int) -> tuple[Array, bool]:
+    """Coefficients of the units in directions, shape (n_splits, n_units); and if these are all."""
+    sides = [np.flatnonzero(side) for side in (first, ~first)]
+    sizes = [max(len(side) // _SHARE, 1) for side in sides]
+    total = math.prod(math.comb(len(side), k) for side, k in zip(sides, sizes, strict=True))
+    chosen = (
+        itertools.product(*map(itertools.combinations, sides, sizes))
+        if total <= _MAX_SPLITS
+        else _random_splits(sides, sizes, seed)
+    )
+    found = np.zeros((min(total, _MAX_SPLITS), len(first)))
+    for row, both in zip(found, chosen, strict=True):
+        for sign, members, k in zip((1.0, -1.0), both, sizes, strict=True):
+            row[np.asarray(members)] = sign / k
+    return found, total <= _MAX_SPLITS
+
+
+def _random_splits(
+    sides: Sequence[NDArray[np.intp]], sizes: Sequence[int], seed: int
+) -> Iterator[list[NDArray[np.intp]]]:
+    rng = np.random.default_rng(seed)
+    for _ in range(_MAX_SPLITS):
+        yield [rng.permutation(side)[:k] for side, k in zip(sides, sizes, strict=True)]
+
+
+def _grams(units: Units, vectors: Array) -> Iterator[Array]:
+    """Yield products of the units' vectors, plain and whitened, each (n_units, n_units)."""
+    yield vectors @ vectors.T
+    feature_map, rows = units.feature_map, pilot_mixture(units.feature_map)
+    if rows is None or feature_map.n_frequencies > _MAX_WHITENED:
+        return
+    scale = np.tile(feature_weights(feature_map) / math.sqrt(feature_map.n_frequencies), 2)
+    covariance = row_covariance(rows, feature_map.frequencies) * np.outer(scale, scale)
+    covariance[np.diag_indices_from(covariance)] += _RIDGE * np.linalg.eigvalsh(covariance)[-1]
+    yield vectors @ np.linalg.solve(covariance, vectors.T)
+
+
+def _welch(
+    scores: Array, first: NDArray[np.bool_], second: NDArray[np.bool_]
+) -> tuple[Array, Array]:
+    """P-values of a larger and of a smaller mean of the first side, each of shape (n,).
+
+    Parameters
+    ----------
+    scores
+        Scores of the units, shape (n, n_units).
+    first, second
+        Members of the sides, bool, shape (n, n_units).
+    """
+    means, variances, counts = [], [], []
+    for side in (first, second):
+        n = side.sum(axis=1)
+        mean = np.where(side, scores, 0.0).sum(axis=1) / n
+        apart = np.where(side, scores - mean[:, None], 0.0)
+        means.append(mean)
+        variances.append((apart**2).sum(axis=1) / (n - 1) / n)
+        counts.append(n)
+    gap, variance = means[0] - means[1], variances[0] + variances[1]
+    parts = sum(v**2 / (n - 1) for v, n in zip(variances, counts, strict=True))
+    varies = parts > 0.0
+    freedom = np.where(varies, variance**2 / np.where(varies, parts, 1.0), 1.0)
+    # a difference of units that do not vary is certain
+    t = gap / np.sqrt(np.where(varies, variance, np.finfo(float).tiny))
+    differs = varies | (gap != 0.0)
+    larger, smaller = stats.t.sf(t, freedom), stats.t.cdf(t, freedom)
+    return np.where(differs, larger, 1.0), np.where(differs, smaller, 1.0)
+
+
+def _combined(p: Array) -> float:
+    """P-value of several that depend on each other, by the mean of their Cauchy quantiles."""
+    return float(stats.cauchy.sf(np.mean(stats.cauchy.isf(np.clip(p, 1e-300, 1.0 - 1e-15)))))
