@@ -199,7 +199,7 @@ def _chance(test: TwoSampleTest) -> list[str]:
     if test.method == "cross":
         return [
             f"{verdict}: p = {test.p_value:.2g}.",
-            f"The difference of a third of the {test.dim}s was the direction in which the others "
+            f"The difference of some of the {test.dim}s was the direction in which the others "
             f"were compared, in {counted(test.n_permutations, 'split')} of them.",
             f"This assumes that the {test.dim}s have normal scores, as means of many rows have.",
         ]

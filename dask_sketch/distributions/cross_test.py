@@ -17,7 +17,7 @@ from dask_sketch.distributions.units import Units
 
 Array = NDArray[np.float64]
 MIN_UNITS = 3  # of a side: one for the direction, and two that are tested along it
-_SHARE = 3  # of the units of a side, one in so many is for the direction
+_SHARE = 3  # of the units of the smaller side, one in so many is for the direction
 _MAX_SPLITS = 50
 _RIDGE = 0.001  # of the directions that are whitened by rows, relative to the largest eigenvalue
 _MAX_WHITENED = 512  # frequencies that are whitened together
@@ -46,9 +46,10 @@ class CrossTest:
 def cross_test(units: Units, seed: int) -> CrossTest:
     """Test the difference of two sides along directions that do not depend on the tested units.
 
-    The units of both sides are split. The difference of one third of them is a direction, along
-    which the other units have scores; the scores of the sides are compared by Welch's test, which
-    bears units of unlike sizes, and is conservative for few of them (Ibragimov and Müller, 2016).
+    The units of both sides are split. The difference of some of them is a direction, along which
+    the other units have scores: two thirds of those of the smaller side, and as many of the other.
+    The scores of the sides are compared by Welch's test, which bears units of unlike sizes, and is
+    conservative for few of them (Ibragimov and Müller, 2016).
     This is the statistic of Shekhar, Kim and Ramdas (2022), of units in place of rows. Directions
     are plain, and whitened by the covariance of rows if the feature map has a mixture of pilot
     rows. The p-values of many splits are combined by the rule of Liu and Xie (2020), which bears
@@ -81,8 +82,9 @@ def cross_test(units: Units, seed: int) -> CrossTest:
 def moment_p_values(units: Units) -> Array:
     """P-values of the differences of single features, adjusted for their number.
 
-    The means and mean squares of the units are compared by Welch's test, and the p-values adjusted
-    by the rule of Holm.
+    The means and mean squares of the units are compared by Welch's test, with the degrees of
+    freedom of the smaller side if it has fewer units, and the p-values adjusted by the rule of
+    Holm.
 
     Parameters
     ----------
@@ -119,7 +121,9 @@ def _holm(p: Array) -> Array:
 def _splits(first: NDArray[np.bool_], seed: int) -> tuple[Array, bool]:
     """Coefficients of the units in directions, shape (n_splits, n_units); and if these are all."""
     sides = [np.flatnonzero(side) for side in (first, ~first)]
-    sizes = [max(len(side) // _SHARE, 1) for side in sides]
+    # Welch's test does not hold its level for two units beside many, which alone vary too little
+    tested = min(len(side) - max(len(side) // _SHARE, 1) for side in sides)
+    sizes = [len(side) - tested for side in sides]
     total = math.prod(math.comb(len(side), k) for side, k in zip(sides, sizes, strict=True))
     chosen = (
         itertools.product(*map(itertools.combinations, sides, sizes))
@@ -177,6 +181,8 @@ def _welch(
     parts = sum(v**2 / (n - 1) for v, n in zip(variances, counts, strict=True))
     varies = parts > 0.0
     freedom = np.where(varies, variance**2 / np.where(varies, parts, 1.0), 1.0)
+    # few units beside many may vary too little by chance, which their own number allows for
+    freedom = np.where(counts[0] == counts[1], freedom, np.minimum(*counts) - 1)
     # a difference of units that do not vary is certain
     t = gap / np.sqrt(np.where(varies, variance, np.finfo(float).tiny))
     differs = varies | (gap != 0.0)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_sketch.diagnostics.mmd import feature_weights
 from dask_sketch.display.html import card, html_table
 from dask_sketch.display.text import describe, fields_text, text_table
-from dask_sketch.distributions.bands import bands
+from dask_sketch.distributions.band_statistics import weighted_bases
 from dask_sketch.distributions.effect import Effect
 from dask_sketch.distributions.permutations import (
     adjusted_p_values,
@@ -23,8 +21,6 @@ from dask_sketch.distributions.permutations import (
     p_values,
     require_memory,
 )
-from dask_sketch.distributions.row_covariance import pilot_mixture, row_covariance
-from dask_sketch.distributions.two_sample import MAX_BAND, RIDGES, ROW_RIDGES
 from dask_sketch.distributions.units import Units, strata_codes, unit_labels, units_of_one
 from dask_sketch.errors import InputError
 from dask_sketch.sketching.group import SketchGroup
@@ -233,7 +229,7 @@ def compare_all(
         assigned = _assignments(codes, stacked.strata, n_permutations, seed)
         between = _Between.of(assigned, stacked)
         p_value = combined_p_value(
-            np.concatenate([between.statistics(*form).T for form in _forms(stacked)])
+            np.concatenate([between.statistics(*form).T for form in weighted_bases(stacked)])
         )
         features, feature_p = _features(stacked, between)
         effect, far = _discrepancies(stacked, codes)
@@ -379,42 +375,6 @@ class _Between:
         np.add.at(own, self.classes, basis**2 @ weights)
         noise = self.noise @ own
         return np.asarray(squares / np.where(noise > 0.0, noise, np.inf))
-
-
-def _forms(units: Units) -> Iterator[tuple[Array, Array]]:
-    """Basis of the vectors of the units in each band, and the weights of its statistics."""
-    feature_map, rows = units.feature_map, pilot_mixture(units.feature_map)
-    scale = np.tile(feature_weights(feature_map) / np.sqrt(feature_map.n_frequencies), 2)
-    for band in bands(feature_map, units.moments()[1]):
-        vectors = units.centred(units.vectors[:, band])
-        basis, values = _principal(vectors)
-        plain = np.ones((len(values), 1))
-        if rows is None:
-            ridged = [1.0 / (values + ridge * values[-1]) for ridge in RIDGES]
-            yield basis, np.column_stack([plain, *ridged])
-            continue
-        yield basis, plain
-        if len(band) <= 2 * MAX_BAND:
-            covariance = row_covariance(rows, feature_map.frequencies[:, band[: len(band) // 2]])
-            found, axes = np.linalg.eigh(covariance * np.outer(scale[band], scale[band]))
-            found = np.maximum(found, 0.0)
-            weights = [1.0 / (found + ridge * found[-1]) for ridge in ROW_RIDGES]
-            yield vectors @ axes, np.column_stack(weights)
-
-
-def _principal(vectors: Array) -> tuple[Array, Array]:
-    """Vectors of the units in the axes of their covariance, and its eigenvalues, ascending."""
-    n_units, width = vectors.shape
-    if n_units <= width:
-        values, left = np.linalg.eigh(vectors @ vectors.T)
-        basis = left * np.sqrt(np.maximum(values, 0.0))
-    else:
-        values, right = np.linalg.eigh(vectors.T @ vectors)
-        basis = vectors @ right
-    kept = values > _TINY * max(values[-1], 0.0)
-    if not kept.any():
-        return np.zeros((n_units, 1)), np.ones(1)
-    return basis[:, kept], values[kept]
 
 
 def _features(units: Units, between: _Between) -> tuple[tuple[str, ...], tuple[float, ...]]:

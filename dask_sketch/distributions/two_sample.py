@@ -9,8 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_sketch.diagnostics.mmd import feature_weights
-from dask_sketch.distributions.bands import bands
+from dask_sketch.distributions.band_statistics import weighted_bases, whitened_basis
 from dask_sketch.distributions.cross_test import MIN_UNITS, cross_test, moment_p_values
 from dask_sketch.distributions.effect import effect_of
 from dask_sketch.distributions.permutations import (
@@ -24,7 +23,6 @@ from dask_sketch.distributions.permutations import (
     shifts_of,
 )
 from dask_sketch.distributions.result import FeatureDifference, TwoSampleTest
-from dask_sketch.distributions.row_covariance import pilot_mixture, row_covariance
 from dask_sketch.distributions.units import Units, units_of
 from dask_sketch.errors import InputError
 from dask_sketch.sketching.group import SketchGroup
@@ -34,16 +32,8 @@ from dask_sketch.validation.warn import warn_user
 
 Array = NDArray[np.float64]
 
-# Ridges of the statistics whitened by the covariance of units, relative to the largest eigenvalue,
-# and of those whitened by the covariance of rows. On four clusters of 1000 rows, one of them 1.3
-# times as wide, in 20 units a side, the power at a level of 5 % is 0.33 with the first ones, 0.47
-# with all, and 0.54 with those of rows alone.
-RIDGES = (0.1, 0.01)
-ROW_RIDGES = (0.1, 0.01, 0.001)
 _MAX_RATIO = 8.0  # of the median sizes of units on both sides, and of sizes and weights
-MAX_BAND = 128  # frequencies of a band whose covariance is computed
 _MIN_SINGLE = 4  # frequencies of one feature alone, from which it has a statistic of its own
-_TINY = 1e-12  # eigenvalues relative to the largest one that are rounding
 _NUMBERS = 2**24  # products of permutations and eigenvectors in memory at once
 
 
@@ -91,9 +81,9 @@ def compare(
         units in any order, and close to it if dependence ends after a small part of the sequence.
     method
         ``"permutation"``, or ``"cross"`` for few units, whose permutations have no small p-values:
-        3 and 3 have none under 0.1, 4 and 4 none under 0.029. Then the difference of a third of the
-        units is a direction along which the others are compared by Welch's test, for many splits of
-        the units. This assumes that units have normal scores, as means of many rows have; each unit
+        3 and 3 have none under 0.1, 4 and 4 none under 0.029. Then the difference of some units is
+        a direction along which the others are compared by Welch's test, for many splits of the
+        units. This assumes that units have normal scores, as means of many rows have; each unit
         counts the same. Alike units of 100 dependent rows were found different at a level of 5 % in
         3.8 % of 1,000 draws of 3 and 3 units, and in 4.9 % of 4 and 4.
     tolerance
@@ -188,8 +178,9 @@ def _permuted(
     _warn_of_weights(units, dim)
     units = units.with_weights_of_one_scale()
     contrasted = _Contrasts.of(permutations, units)
+    statistics = np.concatenate([contrasted.statistics(*one) for one in weighted_bases(units)])
     return {
-        "p_value": combined_p_value(_statistics(units, contrasted)),
+        "p_value": combined_p_value(statistics),
         "smallest_p_value": permutations.smallest,
         "n_permutations": len(permutations.sides),
         "is_complete": permutations.is_complete,
@@ -258,6 +249,28 @@ class _Contrasts:
     def __len__(self) -> int:
         return len(self.signs)
 
+    def statistics(self, basis: Array, weights: Array) -> Array:
+        """Weighted squares of the differences, divided by their expectation.
+
+        Parameters
+        ----------
+        basis
+            Coordinates of the units, shape (n_units, width).
+        weights
+            Weights of the squared coordinates, shape (width, n_statistics).
+
+        Returns
+        -------
+        statistics
+            Shape (n_statistics, n_assignments).
+        """
+        squares = np.empty((len(self), weights.shape[1]))
+        step = max(_NUMBERS // len(weights), 1)
+        for start in range(0, len(self), step):
+            block = slice(start, start + step)
+            squares[block] = (self.signs[block] @ basis) ** 2 @ weights
+        return self.relative(squares, basis**2 @ weights).T
+
     def relative(self, squares: Array, own: Array) -> Array:
         """Squared differences, divided by their expectation if all units are of one distribution.
 
@@ -314,68 +327,6 @@ def _warn_of_weights(units: Units, dim: str) -> None:
         )
 
 
-def _statistics(units: Units, contrasted: _Contrasts) -> Array:
-    """Statistics of all bands and ridges, shape (n_statistics, n_assignments)."""
-    feature_map, rows = units.feature_map, pilot_mixture(units.feature_map)
-    m = feature_map.n_frequencies
-    weights = np.tile(feature_weights(feature_map) / np.sqrt(m), 2)
-    found: list[Array] = []
-    for band in bands(units.feature_map, units.moments()[1]):
-        vectors = units.centred(units.vectors[:, band])
-        if rows is None:
-            found += [_plain(vectors, contrasted), *_whitened(vectors, contrasted)]
-            continue
-        found.append(_plain(vectors, contrasted))
-        if len(band) <= 2 * MAX_BAND:
-            covariance = row_covariance(rows, feature_map.frequencies[:, band[: len(band) // 2]])
-            scale = weights[band]
-            found += _row_whitened(vectors, covariance * np.outer(scale, scale), contrasted)
-    return np.array(found)
-
-
-def _row_whitened(vectors: Array, covariance: Array, contrasted: _Contrasts) -> list[Array]:
-    """Statistic of each ridge, whitened by the covariance of rows; each (n_assignments,)."""
-    values, basis = np.linalg.eigh(covariance)
-    values = np.maximum(values, 0.0)
-    weights = np.array([1.0 / (values + ridge * values[-1]) for ridge in ROW_RIDGES]).T
-    own = vectors @ basis
-    return list(contrasted.relative((contrasted.signs @ own) ** 2 @ weights, own**2 @ weights).T)
-
-
-def _plain(vectors: Array, contrasted: _Contrasts) -> Array:
-    """Squared lengths of the differences, shape (n_assignments,)."""
-    n_units, width = vectors.shape
-    signs = contrasted.signs
-    if n_units <= width:
-        squares = np.einsum("ij,ij->i", signs @ (vectors @ vectors.T), signs)
-    else:
-        difference = signs @ vectors
-        squares = np.einsum("ij,ij->i", difference, difference)
-    return contrasted.relative(squares, np.einsum("ij,ij->i", vectors, vectors))
-
-
-def _whitened(vectors: Array, contrasted: _Contrasts) -> list[Array]:
-    """Statistic of each ridge, whitened by the covariance of the units; each (n_assignments,)."""
-    n_units, width = vectors.shape
-    if n_units <= width:
-        values, basis = np.linalg.eigh(vectors @ vectors.T)
-    else:
-        values, right = np.linalg.eigh(vectors.T @ vectors)
-        basis = vectors @ (right / np.sqrt(np.maximum(values, _TINY * max(values[-1], _TINY))))
-    kept = values > _TINY * values[-1]
-    if not values[-1] > 0.0 or not kept.any():
-        return [np.zeros(len(contrasted)) for _ in RIDGES]
-    values, basis = values[kept], basis[:, kept]
-    ridged = [values / (values + ridge * values[-1]) for ridge in RIDGES]
-    weights = np.array(ridged).T
-    squares = np.empty((len(contrasted), len(RIDGES)))
-    step = max(_NUMBERS // len(values), 1)
-    for start in range(0, len(contrasted), step):
-        block = slice(start, start + step)
-        squares[block] = (contrasted.signs[block] @ basis) ** 2 @ weights
-    return list(contrasted.relative(squares, basis**2 @ weights).T)
-
-
 def _feature_differences(units: Units, contrasted: _Contrasts) -> tuple[FeatureDifference, ...]:
     """Differences of single features: in their moments, and in frequencies of theirs alone."""
     pooled, _ = units.moments()
@@ -386,13 +337,13 @@ def _feature_differences(units: Units, contrasted: _Contrasts) -> tuple[FeatureD
     p = np.empty((len(pooled), len(contrasted)))
     for feature in range(len(pooled)):
         values = np.column_stack([units.means[:, feature], squares[:, feature]])
-        found = [_standardised(units.centred(values), contrasted)]
+        found = [_standardised(units.centred(values), contrasted)[None]]
         single = np.flatnonzero(alone & (frequencies[feature] != 0))
         if len(single) >= _MIN_SINGLE:
             columns = np.concatenate([single, m + single])
             own = units.centred(units.vectors[:, columns])
-            found += [_plain(own, contrasted), *_whitened(own, contrasted)]
-        least = p_values(np.array(found)).min(axis=0)
+            found.append(contrasted.statistics(*whitened_basis(own)))
+        least = p_values(np.concatenate(found)).min(axis=0)
         p[feature] = p_values(-least[None])[0]
     adjusted = adjusted_p_values(p)
     return _described(units, adjusted, np.lexsort((p[:, 0], adjusted)))

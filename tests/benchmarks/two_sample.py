@@ -172,7 +172,7 @@ def few_units(repeats: int) -> list[tuple[str, float, float, float]]:
     rows = []
     for number, (name, draw) in enumerate(draws.items()):
         pilot = np.concatenate([x for x, _, _ in draw(np.random.default_rng(10**6))])
-        feature_map = design(pilot, n_frequencies=128, task="comparison")
+        feature_map = design(pilot, n_frequencies=64, task="comparison")
         found = []
         for seed in range(repeats if number < n_levels else repeats // 5):
             groups = [

@@ -1,0 +1,93 @@
+"""Statistics of bands of frequencies: squared distances, plain and whitened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_sketch.diagnostics.mmd import feature_weights
+from dask_sketch.distributions.bands import bands
+from dask_sketch.distributions.row_covariance import pilot_mixture, row_covariance
+from dask_sketch.distributions.units import Units
+
+Array = NDArray[np.float64]
+
+# Ridges of the statistics whitened by the covariance of units, relative to the largest eigenvalue,
+# and of those whitened by the covariance of rows. On four clusters of 1000 rows, one of them 1.3
+# times as wide, in 20 units a side, the power at a level of 5 % is 0.33 with the first ones, 0.47
+# with all, and 0.54 with those of rows alone.
+RIDGES = (0.1, 0.01)
+ROW_RIDGES = (0.1, 0.01, 0.001)
+MAX_BAND = 128  # frequencies of a band whose covariance is computed
+_TINY = 1e-12  # eigenvalues relative to the largest one that are rounding
+
+
+def weighted_bases(units: Units) -> Iterator[tuple[Array, Array]]:
+    """Yield the coordinates of the units, and their weights in the squares of the statistics.
+
+    There are statistics of all frequencies and of bands of them, plain and whitened: by the
+    covariance of rows, if the feature map has a mixture of pilot rows, else by that of all units.
+    Neither depends on the sides of the units.
+
+    Parameters
+    ----------
+    units
+        Units.
+
+    Yields
+    ------
+    basis
+        Coordinates of the units, shape (n_units, width), without the means of their strata.
+    weights
+        Weights of the squared coordinates in each statistic, shape (width, n_statistics).
+    """
+    feature_map, rows = units.feature_map, pilot_mixture(units.feature_map)
+    scale = np.tile(feature_weights(feature_map) / np.sqrt(feature_map.n_frequencies), 2)
+    for band in bands(feature_map, units.moments()[1]):
+        vectors = units.centred(units.vectors[:, band])
+        if rows is None:
+            yield whitened_basis(vectors)
+            continue
+        basis, values = _principal(vectors)
+        yield basis, np.ones((len(values), 1))
+        if len(band) <= 2 * MAX_BAND:
+            covariance = row_covariance(rows, feature_map.frequencies[:, band[: len(band) // 2]])
+            found, axes = np.linalg.eigh(covariance * np.outer(scale[band], scale[band]))
+            found = np.maximum(found, 0.0)
+            weights = [1.0 / (found + ridge * found[-1]) for ridge in ROW_RIDGES]
+            yield vectors @ axes, np.column_stack(weights)
+
+
+def whitened_basis(vectors: Array) -> tuple[Array, Array]:
+    """Coordinates and weights of statistics, plain and whitened by the covariance of the units.
+
+    Parameters
+    ----------
+    vectors
+        Vectors of the units without their mean, shape (n_units, width).
+
+    Returns
+    -------
+    basis, weights
+        As :func:`weighted_bases` yields them.
+    """
+    basis, values = _principal(vectors)
+    ridged = [1.0 / (values + ridge * values[-1]) for ridge in RIDGES]
+    return basis, np.column_stack([np.ones(len(values)), *ridged])
+
+
+def _principal(vectors: Array) -> tuple[Array, Array]:
+    """Vectors of the units in the axes of their covariance, and its eigenvalues, ascending."""
+    n_units, width = vectors.shape
+    if n_units <= width:
+        values, left = np.linalg.eigh(vectors @ vectors.T)
+        basis = left * np.sqrt(np.maximum(values, 0.0))
+    else:
+        values, right = np.linalg.eigh(vectors.T @ vectors)
+        basis = vectors @ right
+    kept = values > _TINY * max(values[-1], 0.0)
+    if not kept.any():
+        return np.zeros((n_units, 1)), np.ones(1)
+    return basis[:, kept], values[kept]
