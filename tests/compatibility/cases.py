@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import zarr
+
+from compatibility import format_reader
+
+SUMS = ("weight", "squared_weight", "moment", "first", "second")
+HASHED = (*SUMS, "count", "omitted", "minimum", "maximum", "unit")
 
 
 def samples(seed: int, n: int, d: int) -> np.ndarray:
@@ -179,45 +184,28 @@ def partitions(ledger: dict[str, Any]) -> dict[str, tuple[str, np.ndarray]]:
 def fingerprint(path: Any) -> dict[str, Any]:
     """Digest of the feature map and SHA-256 of each kind of sum of a stored sketch or group.
 
-    Read by Zarr alone, by the published layout. Sums are compared as integers, so that another
-    split of the same integers into words is no difference. The digest covers the frequencies.
+    Read by the published layout alone. Sums are compared as integers, so that another split of
+    the same integers into words is no difference. The digest covers the frequencies.
     """
-    stored = zarr.open_group(path, mode="r", zarr_format=3)
-    attrs = dict(stored.attrs)
-    arrays = {name: array[...] for name, array in stored.arrays()}
-    sums = _sums_of_groups(attrs, arrays) if "labels" in arrays else _sums(attrs, arrays)
-    bounds = {name: arrays[name].tolist() for name in ("minimum", "maximum")}
-    tight = arrays.get("tight_bounds", np.array(attrs.get("tight_bounds"))).astype(int).tolist()
-    hashed = sums | bounds | {"unit": arrays["unit"].tolist()}
-    kept = ("label_type", "dim", "unlabelled", "privacy")
+    read = format_reader.read(Path(path))
+    found = {name: np.asarray(value).tolist() for name, value in read.items() if name in HASHED}
+    kept = ("digest", "spec", "label_type", "dim", "unlabelled", "privacy")
     return {
-        "digest": attrs["digest"],
-        "spec": json.loads(attrs["feature_map"]),
-        **{name: attrs[name] for name in kept if name in attrs},
-        **{name: arrays[name].tolist() for name in ("labels",) if name in arrays},
-        "tight_bounds": tight,
-        **{name: sums.pop(name) for name in ("count", "omitted")},
-        "sha256": {name: sha256(values) for name, values in sorted(hashed.items())},
+        **{name: read[name] for name in kept if name in read},
+        **{name: read[name].tolist() for name in ("labels",) if name in read},
+        "tight_bounds": np.asarray(read["tight_bounds"]).astype(int).tolist(),
+        **{name: found.get(name) for name in ("count", "omitted")},
+        "sha256": {name: sha256(values) for name, values in sorted(found.items())},
     }
 
 
-def _sums(attrs: dict[str, Any], arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    out: dict[str, Any] = {name: int(attrs[name]) for name in ("count", "omitted")}
-    for name in ("weight", "squared_weight"):
-        out[name] = int(attrs[f"{name}_steps"])
-    for name in ("moment", "first", "second"):
-        high, low = (arrays[f"{name}_{word}"].astype(object) for word in ("high", "low"))
-        out[name] = (high * 2**56 + low).tolist()
-    return out
-
-
-def _sums_of_groups(attrs: dict[str, Any], arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    out = {name: arrays[name].tolist() for name in ("count", "omitted")}
-    for name, shift in json.loads(attrs["shifts"]).items():
-        words = arrays[name].astype(object)
-        total = sum(word * 2 ** (56 * k + shift) for k, word in enumerate(words))
-        out[name.removesuffix("_steps")] = np.asarray(total, dtype=object).tolist()
-    return out
+def model_numbers(path: Any) -> dict[str, Any]:
+    """Arrays of a stored model as lists, with the standard errors in a dictionary of their own."""
+    read = format_reader.read(Path(path))
+    numbers = {name: part.tolist() for name, part in read.items() if isinstance(part, np.ndarray)}
+    errors = {name: numbers.pop(name) for name in list(numbers) if name.endswith("_stderr")}
+    stderr = {name.removesuffix("_stderr"): values for name, values in errors.items()}
+    return numbers | ({"stderr": stderr} if stderr else {})
 
 
 def sha256(values: Any) -> str:

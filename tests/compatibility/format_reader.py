@@ -1,108 +1,149 @@
-"""Reader of stored sketches, written from dask_sketch/FORMAT.md alone."""
+"""Reader of stored sketches, groups, models and estimators, written from FORMAT.md alone."""
 
-from __future__ import annotations
-
-import hashlib
 import io
+import itertools
 import json
-import zipfile
+import math
+from hashlib import sha256
 
 import numpy as np
-import zarr
-
-from compatibility.format_frequencies import sample_frequencies, whitenings
+from numcodecs.zstd import Zstd
 
 
-def read(store: str | bytes) -> tuple[dict, dict, dict]:
-    """Attributes, arrays and names of dimensions of a Zarr group, or of the bytes of one value."""
+def load(store):
+    """Attributes and arrays of the bytes of one value or the folder of a group, after a verdict."""
     if isinstance(store, bytes):
-        with zipfile.ZipFile(io.BytesIO(store)) as file:
-            attrs, dims = map(json.loads(file.read("dataset.json")).get, ("attrs", "dims"))
-            arrays = {n[:-4]: np.load(file.open(n)) for n in file.namelist() if n.endswith(".npy")}
+        with np.load(io.BytesIO(store)) as file:
+            attributes, dims = map(json.loads(file["dataset.json"]).get, ("attrs", "dims"))
+            arrays = {name: (dims[name], file[name]) for name in dims}
     else:
-        group = zarr.open_group(store, mode="r")
-        attrs, stored = dict(group.attrs), dict(group.arrays())
-        arrays = {name: np.asarray(array[...]) for name, array in stored.items()}
-        dims = {name: list(array.metadata.dimension_names) for name, array in stored.items()}
-    signed = {key: value for key, value in attrs.items() if key != "checksum"}
-    checksum = hashlib.sha256(json.dumps(signed, sort_keys=True).encode())
-    for name, array in sorted(arrays.items()):
-        checksum.update(json.dumps([name, dims[name], array.shape, array.dtype.kind]).encode())
-        checksum.update(array.astype(array.dtype.newbyteorder("<")).tobytes())
-    if checksum.hexdigest() != attrs["checksum"]:
-        raise ValueError("the checksum differs")
-    if "moment_packed" in arrays:
-        unpack(attrs, arrays)
-    return attrs, arrays, dims
+        arrays, attributes = {}, json.loads((store / "zarr.json").read_bytes())["attributes"]
+        for entry in store.glob("*/zarr.json"):
+            info = json.loads(entry.read_bytes())
+            dtype = np.dtype(info["data_type"]).newbyteorder("<")
+            data = np.full(info["shape"], info["fill_value"], dtype)
+            chunk = entry.parent.joinpath("c", *"0" * data.ndim)
+            if chunk.exists():
+                data.flat = np.frombuffer(Zstd().decode(chunk.read_bytes()), dtype)
+            arrays[entry.parent.name] = info["dimension_names"], data
+    checksum = attributes.pop("checksum")
+    content = json.dumps(attributes, sort_keys=True).encode()
+    for name, (dims, data) in sorted(arrays.items()):
+        content += json.dumps([name, dims, data.shape, data.dtype.kind]).encode() + data.tobytes()
+    is_valid = sha256(content).hexdigest() == checksum
+    return is_valid, attributes | {name: data for name, (_, data) in arrays.items()}
 
 
-def unpack(attrs: dict, arrays: dict) -> None:
-    """Put the words of rounded sums in the place of their packed digits."""
-    bits, m = attrs["moment_bits"], json.loads(attrs["feature_map"])["n_frequencies"]
-    digits = np.unpackbits(arrays["moment_packed"], count=2 * m * bits).reshape(2, m, bits)
-    moment = (digits @ 2 ** np.arange(bits)[::-1] - 2 ** (bits - 1)).astype(object)
-    moment <<= attrs["moment_shift"]
-    arrays["moment_high"], arrays["moment_low"] = moment >> 56, moment % 2**56
+def read(store):
+    """Attributes and arrays, sums as integers, `spec` and `cycles`, after all verifications."""
+    is_valid, found = load(store)
+    for name, data in list(found.items()):
+        base, _, kind = name.rpartition("_")
+        if kind == "high":
+            found[base] = data.astype(object) * 2**56 + found[f"{base}_low"]
+        elif kind == "steps" and "shifts" in found:
+            words = data.astype(object) * 2 ** json.loads(found["shifts"])[name]
+            found[base] = sum(word * 2 ** (56 * k) for k, word in enumerate(words))
+        elif kind == "steps":
+            found[base] = int(data)
+    if "feature_map" in found:
+        text = found["feature_map"].encode() + b"\0"
+        spec = found["spec"] = json.loads(text[:-1])
+        trials = ((rows, sha256(text + rows.T.tobytes()).hexdigest()) for rows in sample(spec))
+        found["cycles"] = next((rows for rows, name in trials if name == found["digest"]), None)
+    if "moment_packed" in found:
+        m, b, unit = spec["n_frequencies"], found["moment_bits"], 2 ** found["moment_shift"]
+        bits = np.unpackbits(found["moment_packed"])[: 2 * m * b].reshape(2, m, b)
+        found["moment"] = (bits @ 2 ** np.arange(b)[::-1] - 2 ** (b - 1)).astype(object) * unit
+    if not is_valid or found.get("cycles", ()) is None:
+        raise ValueError("the checksum or the digest of the frequencies differs")
+    return found
 
 
-def radians(spec: str, cycles: np.ndarray) -> np.ndarray:
-    """Matrix of frequencies, in radians per unit of the data."""
-    return whitenings(json.loads(spec))[1].T @ (cycles.astype(float) * (2 * np.pi))
+def radii(law, d, rng, uniform):
+    """Roots of quantiles of a gamma distribution, by bisection of the series of its integral."""
+    a, chance, least = 0.5 + 0 * uniform, uniform, 0
+    if law == "clustering":
+        a = d / 2 + np.digitize(rng.random(len(uniform)), np.array([1, 3]) / (4 + 2 / d))
+    elif law != "folded-gaussian":
+        a, chance, least = a + 1, 1 - float.fromhex("0x1.0bbd40bcd5880p-2") * (1 - uniform), 2
+    steps = np.add.outer(np.arange(1, 200 + 3 * a.max()), a)
+    low, high, logarithm = 0 * a, 2 * a + 80, np.vectorize(math.lgamma)(a + 1)
+    for _ in range(80):
+        x = (low + high) / 2
+        series = 1 + np.cumprod(x / steps, axis=0).sum(axis=0)
+        below = np.exp(a * np.log(x) - x - logarithm) * series < chance
+        low, high = np.where(below, (x, high), (low, x))
+    return np.sqrt(2 * np.maximum(x - least, 0))
 
 
-def whole(arrays: dict, name: str) -> np.ndarray:
-    """Sums of two arrays, as Python integers."""
-    return arrays[f"{name}_high"].astype(object) * 2**56 + arrays[f"{name}_low"].astype(object)
+def sample(spec):
+    """Cycles, a row for each frequency; for `sparse-sums` then those with other signs of zeros."""
+    rng = np.random.default_rng(spec["seed"])
+    d, m, law = spec["n_features"], spec["n_frequencies"], spec["law"]
+    variances = np.array(spec["covariances"] or [spec["scale"] ** 2] * d, float, ndmin=2)
+    weights = np.array(spec["law_weights"] or [1] * len(variances))
+    bounds = np.cumsum(weights / weights.sum())[:-1]
+    whitening = np.array(spec["whitening"] or np.eye(d))
+    if law == "sparse-sums":
+        return sample_sums(rng, m, variances, bounds, whitening)
+    levels = np.array([len(names or []) for names in spec.get("categories", [[]] * d)])
+    categorical, size = levels > 0, levels[levels > 0]
+    n = 4 * m if size.size else m
+    variances[:, categorical] = (size**2 - 1) / 12
+    chosen = np.digitize(rng.random(n), bounds) if len(bounds) else 0
+    rows = rng.standard_normal((n, d))
+    used = ~categorical | (rng.random((n, d)) < 0.5) if law == "gaussian" else np.ones((n, d), bool)
+    if law != "gaussian":
+        uniform = rng.random(n)
+        if law == "sparse-radius":
+            number = 2 + (uniform >= 0.45) + (uniform >= 0.9) if size.size else np.full(n, 4)
+            used = rng.random((n, d)).argsort(axis=1) < number[:, None]
+        if size.size:
+            alone = used[:, ~categorical].any(axis=1) & (rng.random(n) < 0.5)
+            used[np.ix_(alone, categorical)] = False
+            uniform = rng.random(n)
+        rows = np.where(used, rows, 0)
+        norm = np.linalg.norm(rows[:, ~categorical], axis=1)
+        rows *= (radii(law, d, rng, uniform) / np.where(norm > 0, norm, 1))[:, None]
+    rows = rows / np.sqrt(variances[chosen]) @ whitening / (2 * np.pi)
+    h = np.floor(rng.random((n, len(size))) * (size - (law != "gaussian"))) + (law != "gaussian")
+    rows[:, categorical] = np.where(used[:, categorical], (h - size * (2 * h > size)) / size, 0)
+    if size.size and law == "sparse-radius":
+        pairs = itertools.product(range(1, max(size) // 2 + 1), np.flatnonzero(categorical))
+        single = [np.eye(d)[j] * (h / levels[j]) for h, j in pairs if 2 * h <= levels[j]]
+        rows = np.concatenate([single[: max(m // 2, 1)], rows])
+        keys, seen = [max(tuple(row), tuple(-row)) for row in rows], {}
+        rows = rows[sorted(range(len(rows)), key=lambda i: seen.setdefault(keys[i], i) < i)]
+    return [rows[:m].astype("<f4")]
 
 
-def shifted(moment: np.ndarray, weight: np.ndarray, spec: str) -> np.ndarray:
-    """Sketch of a sum in steps of 2**-71 and a weight in steps of 2**-80."""
-    omega, center = radians(spec, sample_frequencies(spec)), json.loads(spec)["center"]
-    real, imaginary = np.moveaxis(moment.astype(float) * 512 / weight.astype(float), -2, 0)
-    return np.exp(-1j * (center @ omega)) * (real + 1j * imaginary) / np.sqrt(omega.shape[1])
-
-
-def sketch_z(attrs: dict, arrays: dict) -> np.ndarray:
-    """Complex sketch of eq. 13."""
-    missing = 512 * whole(arrays, "missing_frequency") if "missing_frequency_low" in arrays else 0
-    weight = np.asarray(int(attrs["weight_steps"]) - missing, dtype=object)
-    return shifted(whole(arrays, "moment"), weight, attrs["feature_map"])
-
-
-def group_z(attrs: dict, arrays: dict) -> np.ndarray:
-    """Complex sketch of every group, one in a row."""
-    sums, shifts = {}, json.loads(attrs["shifts"])
-    for name in ("moment_steps", "weight_steps", "missing_frequency_steps"):
-        words = arrays[name].astype(object) if name in arrays else []
-        sums[name] = sum(word * 2 ** (56 * k + shifts[name]) for k, word in enumerate(words))
-    weight = sums["weight_steps"][:, None, None]
-    if "missing_frequency_steps" in arrays:
-        weight = weight - 512 * sums["missing_frequency_steps"][:, None]
-    return shifted(sums["moment_steps"], weight, attrs["feature_map"])
-
-
-def labels(attrs: dict, arrays: dict) -> np.ndarray:
-    """Labels of the groups."""
-    stored, kind = np.ascontiguousarray(arrays["labels"]), attrs["label_type"]
-    if kind in "US":
-        return stored.view(f"{kind}{stored.shape[1]}")[:, 0]
-    return stored.view(kind) if kind[0] in "mM" else stored
-
-
-def moment_matrix(attrs: dict, arrays: dict) -> tuple[np.ndarray, np.ndarray | None]:
-    """Second moments as integers in steps of 2**-60, and with a test matrix the squares."""
-    sums, d = whole(arrays, "sums"), len(arrays["center"])
-    if "n_columns" in attrs:
-        return sums[:-d].reshape(d + 1, attrs["n_columns"] + 1), sums[-d:]
-    side = 1 + d * (1 + attrs.get("pairwise", 0))
-    matrix = np.empty((side, side), dtype=object)
-    matrix[np.triu_indices(side)] = sums
-    matrix.T[np.triu_indices(side)] = sums
-    return matrix, None
-
-
-def test_matrix(attrs: dict, arrays: dict) -> np.ndarray:
-    """Random matrix with which values are multiplied, shape (feature, column)."""
-    shape = len(arrays["center"]), attrs["n_columns"]
-    words = np.random.Philox(key=int(attrs["seed"])).random_raw(shape[0] * shape[1])
-    return attrs["test_scale"] * (np.bitwise_count(words) - 32.0).reshape(shape)
+def sample_sums(rng, m, variances, bounds, whitening):
+    """The base frequencies u and v, and the sums and differences of their rounded values."""
+    groups, d = -(-m // 32), len(whitening)
+    n = 4 * groups
+    sides = np.zeros((2, n, d))
+    for side in sides:
+        deck = np.concatenate([rng.permutation(d) for _ in range(-(-2 * n // d))])
+        side[np.arange(n), deck[: 2 * n].reshape(n, 2).T] = rng.standard_normal((2, n))
+        radius = radii("sparse-sums", d, rng, (rng.permutation(n) + rng.random(n)) / n)
+        side *= (radius * np.sqrt(0.5) / np.linalg.norm(side, axis=1))[:, None]
+    chosen = np.digitize((rng.permutation(groups) + rng.random(groups)) / groups, bounds)
+    u, v = sides.reshape(2, groups, 4, d) / np.sqrt(variances[chosen])[:, None]
+    matrix = whitening if np.all(whitening == np.diag(np.diag(whitening))) else np.eye(d)
+    x = np.stack([u + v[:, :1], u[:, :1] + v, u[:, :1] - v]) @ matrix / (2 * np.pi)
+    left, i = m - 32 * np.arange(groups)[:, None, None], np.arange(4)[:, None]
+    v_0 = np.where(left > 1, (x[0, :, :1] - x[2, :, :1]) / 2, 0)
+    u = np.where(left > 8 * i, x[0] - v_0, 0)
+    v = np.concatenate([v_0, np.where(left > 2 * i, x[1] - u[:, :1], 0)[:, 1:]], axis=1)
+    step = 2.0 ** (np.frexp(abs(np.stack([u, v])).max(axis=(0, 1, 2)))[1] - 23)
+    base = np.trunc(np.stack([u, v]) / step) * step
+    both = zip(*np.nonzero(base[0, :, 0] * base[1, :, 0]), strict=True)
+    signs = ([[0.0], [0.0]], [[-0.0], [-0.0]], [[-0.0], [0.0]])
+    for pair in itertools.chain([()], itertools.combinations(itertools.product(both, signs), 2)):
+        trial = base.copy()
+        for (group, feature), zeros in pair:
+            column = trial[:, group, :, feature]
+            column[...] = np.where(column, column, zeros)
+        u, v = trial[0, :, :, None], trial[1, :, None]
+        yield np.stack([u + v, u - v], axis=3).reshape(-1, d)[:m].astype("<f4")

@@ -7,6 +7,7 @@ on the path. Cases that are added are appended: what is stored is never made aga
 
 from __future__ import annotations
 
+import hashlib
 import json
 import zipfile
 from dataclasses import replace
@@ -170,15 +171,48 @@ def sketch(x: np.ndarray, spec: str, *arguments: Any, **options: Any) -> ds.Sket
 
 def fingerprint(value: bytes) -> dict[str, Any]:
     """Attributes, and the SHA-256 of each array, as FORMAT.md describes them."""
-    attrs, arrays, _ = format_reader.read(value)
-    left_out = ("checksum", "written_by", "convention")
+    read, (_, stored) = format_reader.read(value), format_reader.load(value)
+    arrays = {name: part for name, part in stored.items() if isinstance(part, np.ndarray)}
+    if "moment_packed" in stored:
+        arrays["moment_high"], arrays["moment_low"] = read["moment"] >> 56, read["moment"] % 2**56
+    left_out = ("written_by", "convention", *arrays)
     found = {
-        "attrs": {name: attrs[name] for name in sorted(attrs) if name not in left_out},
+        "attrs": {name: stored[name] for name in sorted(stored) if name not in left_out},
         "sha256": {name: cases.sha256(arrays[name].tolist()) for name in sorted(arrays)},
     }
-    if attrs.get("sample_threshold") == "inf":  # all rows are there: plain sums
-        sums = {name: format_reader.whole(arrays, name) for name in ("moment", "first", "second")}
-        found["sums"] = {name: json.dumps(values.tolist()) for name, values in sums.items()}
+    if stored.get("sample_threshold") == "inf":  # all rows are there: plain sums
+        sums = {name: read[name].tolist() for name in ("moment", "first", "second")}
+        found["sums"] = {name: json.dumps(values) for name, values in sums.items()}
+    return found
+
+
+def examples() -> set[str]:
+    """Names of the stored examples of all kinds that FORMAT.md describes."""
+    expected = json.loads((HERE / "expected.json").read_text("utf-8"))
+    return {name for name in expected if ".ledger." not in name} | {*stored()}
+
+
+def agreeing(folder: Path) -> set[str]:
+    """Names of the examples that are read as is expected of them; a folder takes the files."""
+    expected, values = (
+        json.loads((HERE / f"{name}.json").read_text("utf-8")) for name in ("expected", "later")
+    )
+    found = {name for name, value in stored().items() if fingerprint(value) == values[name]}
+    with zipfile.ZipFile(HERE / "stored.zip") as file:
+        file.extractall(folder)
+    for name, content in expected.items():
+        if name == "map.json":
+            read = json.loads((folder / name).read_text("utf-8"))
+            (cycles,) = format_reader.sample(read["spec"])
+            text = json.dumps(read["spec"], sort_keys=True).encode() + b"\0"
+            digest = hashlib.sha256(text + cycles.T.tobytes()).hexdigest()
+            agrees = {"digest": digest, "spec": read["spec"]} == content
+        elif ".model." in name:
+            numbers = {field: value for field, value in content.items() if field != "decoding"}
+            agrees = cases.model_numbers(folder / name) == numbers
+        else:
+            agrees = ".ledger." not in name and cases.fingerprint(folder / name) == content
+        found |= {name} if agrees else set()
     return found
 
 

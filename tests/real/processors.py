@@ -62,6 +62,8 @@ def results() -> dict[str, str | int]:
     out["whitening: digest"] = whitened.digest
     out["whitening: sums"] = checksum(ds.partial_sketch(data(3)[0], whitened))
     out["vectors"] = " ".join(vectors())
+    with tempfile.TemporaryDirectory() as folder:
+        out["read"] = " ".join(sorted(later.agreeing(Path(folder))))
     return out
 
 

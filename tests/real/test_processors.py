@@ -75,6 +75,7 @@ def test_other_processors_compute_the_same_bits(setting, here):
     assert len(found) > 20
     vectors = {*cases.SKETCHES, *cases.GROUPS, *later.VALUES} - {*later.FITTED}
     assert set(found["vectors"].split()) == vectors
+    assert set(found["read"].split()) == later.examples()
     if setting in COMPILED:
         assert found.pop("vector bits") == COMPILED[setting][2]
     different = [name for name, value in found.items() if here[name] != value]
