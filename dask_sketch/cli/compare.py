@@ -83,6 +83,9 @@ def level_options(function: Command) -> Command:
 @click.option("--method", type=click.Choice(["permutation", "cross"]),
               help="Method of the test: permutations by default, or cross for three groups a side "
               "or more, whose permutations are too few.")  # fmt: skip
+@click.option("--fold", type=click.FloatRange(0, 1, min_open=True, max_open=True), metavar="SHARE",
+              help="Share of the groups on which the statistic is chosen, by which the others are "
+              "tested.")  # fmt: skip
 @level_options
 @seed_option
 @storage_option
@@ -98,6 +101,7 @@ def compare(
     strata: str | None,
     serial: bool,
     method: str | None,
+    fold: float | None,
     level: float | None,
     tolerance: float | None,
     seed: int,
@@ -122,7 +126,7 @@ def compare(
         order["strata"] = [
             one for side in sides for one in _strata(labels, side, key, strata, storage_options)
         ]
-    given = _given(method=method, level=level, tolerance=tolerance)
+    given = _given(method=method, fold=fold, level=level, tolerance=tolerance)
     with warnings.catch_warnings(record=True) as caught:
         found = compare_groups(sides[0], sides[1], **given, **order, seed=seed)
     for one in caught:
@@ -132,7 +136,8 @@ def compare(
         from dask_sketch.distributions import write_comparison
 
         options = {"--labels": labels, "--key": key, "--strata": strata, "--method": method,
-                   "--level": level, "--tolerance": tolerance, "--seed": seed or None}  # fmt: skip
+                   "--fold": fold, "--level": level, "--tolerance": tolerance,
+                   "--seed": seed or None}  # fmt: skip
         words = [str(word) for pair in options.items() if pair[1] is not None for word in pair]
         words += ["--serial"] if serial else []
         path = write_comparison(

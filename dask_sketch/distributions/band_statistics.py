@@ -60,6 +60,32 @@ def weighted_bases(units: Units) -> Iterator[tuple[Array, Array]]:
             yield vectors @ axes, np.column_stack(weights)
 
 
+def statistic_names(units: Units) -> list[str]:
+    """Descriptions of the statistics, in the order of :func:`weighted_bases`.
+
+    Parameters
+    ----------
+    units
+        Units.
+    """
+    feature_map, (_, variance) = units.feature_map, units.moments()
+    m, rows = feature_map.n_frequencies, pilot_mixture(feature_map)
+    lengths = np.linalg.norm(feature_map.frequencies * np.sqrt(variance)[:, None], axis=0)
+    names = []
+    for band in bands(feature_map, variance):
+        inside = lengths[band[band < m]]
+        name = (
+            f"{len(inside):,} frequencies of lengths {inside.min():.2g} to {inside.max():.2g} "
+            "per standard deviation"
+        )
+        names.append(name)
+        if rows is None:
+            names += [f"{name}, whitened by units with a ridge of {ridge:g}" for ridge in RIDGES]
+        elif len(band) <= 2 * MAX_BAND:
+            names += [f"{name}, whitened by rows with a ridge of {r:g}" for r in ROW_RIDGES]
+    return names
+
+
 def whitened_basis(vectors: Array) -> tuple[Array, Array]:
     """Coordinates and weights of statistics, plain and whitened by the covariance of the units.
 

@@ -216,11 +216,14 @@ def _chance(test: TwoSampleTest) -> list[str]:
         if share <= 1
         else f"{share:,} of them have a difference as large as the observed one"
     )
-    return [
+    found = [
         f"{verdict}: p = {test.p_value:.2g}.",
         f"{how}{within}; {rank}.",
         f"The smallest p-value possible is {test.smallest_p_value:.2g}.",
     ]
+    if test.statistic is not None:
+        found.append(f"The statistic was chosen on {test.dim}s that were not tested.")
+    return found
 
 
 def _where(test: TwoSampleTest) -> Answer:
@@ -311,6 +314,7 @@ def _test_fields(test: TwoSampleTest, seed: int) -> dict[str, str]:
     counts = "splits" if test.method == "cross" else "assignments"
     return {
         "method": test.method,
+        "statistic": test.statistic or "the largest of all",
         "level": f"{test.level:g}",
         "tolerance": f"{test.tolerance:g}",
         "strata": f"{test.n_strata:,}",

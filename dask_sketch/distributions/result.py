@@ -70,6 +70,9 @@ class TwoSampleTest:
         Differences of the features, the most significant first.
     method
         ``"permutation"`` or ``"cross"``.
+    statistic
+        Statistic that was chosen on other units of both sides, which are counted in ``n_units``;
+        None if all of them were tested by all statistics.
     """
 
     p_value: float
@@ -87,6 +90,7 @@ class TwoSampleTest:
     is_complete: bool
     features: tuple[FeatureDifference, ...]
     method: str = "permutation"
+    statistic: str | None = None
 
     @property
     def is_different(self) -> bool:

@@ -63,6 +63,18 @@ class Units:
         """Numbers of units on the two sides."""
         return int(self.first.sum()), int((~self.first).sum())
 
+    def select(self, chosen: NDArray[np.bool_]) -> Units:
+        """Some of the units.
+
+        Parameters
+        ----------
+        chosen
+            Whether a unit is kept, bool, shape (n_units,).
+        """
+        names = ("vectors", "means", "variances", "masses", "sizes", "first")
+        strata = np.unique(self.strata[chosen], return_inverse=True)[1]
+        return replace(self, strata=strata, **{name: getattr(self, name)[chosen] for name in names})
+
     def with_weights_of_one_scale(self) -> Units:
         """The same units, whose mass for a row has the median one on both sides.
 

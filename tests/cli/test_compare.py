@@ -47,6 +47,7 @@ def test_compare(groups: list[Path]) -> None:
     assert "A difference was found" in shown
     assert "feature 0" in shown
     assert "level" in refusal(1, "compare", a, b, "--level", 1e-9)
+    assert "frequencies" in answer("compare", a, c, "--fold", 0.4)["statistic"]
     assert answer("compare", a, c, "--method", "cross", "--level", 1e-4)["method"] == "cross"
 
 
