@@ -199,7 +199,8 @@ def test_without_rows_centroids_are_as_good_as_those_of_k_means():
     found = sketch(x, feature_map, sample=False)
     model = decode(found, 8, model="dirac")
     assert "pilot" in model.decoding.message
-    assert model.inertia(x) < 1.02 * error < decode(found, 8, "density").inertia(x)
+    # the density is 1 to 3 % worse, depending on the version of SciPy
+    assert model.inertia(x) < 1.005 * error < decode(found, 8, "density").inertia(x)
     # of other data, the pilot rows say nothing
     away = decode(sketch(x + 3.0, feature_map, sample=False), 8, model="dirac")
     assert away.decoding.method == "density"
