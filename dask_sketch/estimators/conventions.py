@@ -53,7 +53,7 @@ def require_table(x: Any, name: str) -> None:
         If the samples are of a type without rows, or a column of a table is of categories, text or
         dates, is sparse, or has the name of another one.
     """
-    _require_rows(x)
+    _require_rows(x, name)
     columns = _columns_of(x)
     if columns is None:
         return
@@ -91,9 +91,20 @@ def require_table(x: Any, name: str) -> None:
         )
 
 
-def _require_rows(x: Any) -> None:
+def _require_rows(x: Any, name: str) -> None:
     """Refuse containers other than those of rows, and arrays of dates or of named fields."""
     kind = type(x).__name__
+    if type(x).__module__.partition(".")[0] == "dask_sketch":
+        instead = (
+            "dask_sketch.SecondMoments, such as total() of a ledger of them"
+            if name == "SketchPCA"
+            else "decode a sketch, such as total() of a ledger, by dask_sketch.decode(sketch, K)"
+        )
+        raise InputError(
+            f"X of type {kind} has no rows: give an array of shape (n_samples, n_features); or "
+            f"{instead}.",
+            parameter="X",
+        )
     # some sparse matrices are dictionaries; scikit-learn refuses them
     if isinstance(x, Iterator) and not hasattr(x, "shape"):
         raise InputError(

@@ -131,6 +131,7 @@ REFUSED = {
     "dicts": ([{"a": 1.0}] * 5, r"dictionaries.*DataFrame\(X\)"),
     "set": ({1.0, 2.0}, "type set"),
     "None": (None, "type NoneType"),
+    "sketch": (ds.Sketch.empty(ds.FeatureMap(3, 20, scale=1.0)), r"type Sketch .*total\(\)"),
     "array of dates": (np.array([["2024-01-01"] * 2] * 5, "M8[D]"), r"dtype=datetime64\[D\]"),
     "records": (FRAME.to_records(index=False), r"named fields.*DataFrame\(X\)"),
 }

@@ -19,6 +19,7 @@ from sklearn.preprocessing import StandardScaler
 import dask_sketch as ds
 from dask_sketch.errors import InputError
 from dask_sketch.estimators.decomposition import SketchPCA
+from dask_sketch.jobs.ledger import Partition
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(900, 6)) @ RNG.normal(size=(6, 6)) + 5.0
@@ -136,6 +137,17 @@ def test_moments_in_place_of_samples():
     again = SketchPCA(3).partial_fit(parts[0]).partial_fit(parts[1])
     same(again, found, rtol=1e-14)
     np.testing.assert_allclose(found.transform(X), again.transform(X))
+
+
+def test_the_total_of_a_ledger(tmp_path):
+    grid = ds.second_moments(X).grid
+    ledger = ds.create_ledger(tmp_path / "moments.zarr", grid)
+    with ledger.lock():
+        ledger.commit([(Partition("a", "1"), ds.second_moments(X, like=grid))])
+    with pytest.raises(InputError, match=r"X of type Ledger .*SecondMoments.*total\(\)"):
+        SketchPCA(2).fit(ledger)
+    found = SketchPCA(2).fit(ledger.total())
+    np.testing.assert_array_equal(found.components_, SketchPCA(2).fit(X).components_)
 
 
 def test_products_with_a_test_matrix():
