@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from dask_sketch.decoders.atoms import Array
 from dask_sketch.decoders.normal_equations import GramSums
@@ -67,9 +68,9 @@ class DeviceObjective(Objective):
         self._at_target = tuple(map(asarray, self.target))
         self._residual: tuple[Any, Any] = (None, None)  # host and device
 
-    def subsample(self, n_frequencies: int) -> Self:
+    def select(self, chosen: npt.NDArray[np.intp]) -> Self:
         """As in the base class."""
-        fewer = super().subsample(n_frequencies)
+        fewer = super().select(chosen)
         fewer._send()
         return fewer
 

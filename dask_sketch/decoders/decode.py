@@ -157,6 +157,10 @@ def decode(
         - ``"cl-ompr"``: Algorithm 1 with replacement, the default for all other mixtures: those of
           a feature map without a pilot or with that of very different data, of a private sketch,
           or with ``bounds``, ``covariance``, ``device`` or ``merge``. Time grows with ``K**2``.
+          Without a pilot, but with ``covariances`` of several scales, the search goes from the
+          widest scale to the narrowest, which finds clusters far apart. With at most 500 parameters
+          and 2500 frequencies its fit is refined as by ``refine="efficient"``, and it starts again
+          while the overidentification statistic is too large.
         - ``"cl-omp"``: Algorithm 1 without replacement, the default without ``n_components``.
         - ``"splitting"``: hierarchical splitting, Algorithm 2 of Keriven et al., for large ``K``
           and smooth densities.

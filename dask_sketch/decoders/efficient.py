@@ -87,6 +87,12 @@ class RefinedFit:
     standard_errors: tuple[Array, Array, Array] | None
     overidentification: Overidentification | None = None
 
+    @property
+    def test(self) -> tuple[float, float, float] | None:
+        """Overidentification statistic, its mean and its standard deviation."""
+        found = self.overidentification
+        return None if found is None else (found.statistic, found.freedom, found.deviation)
+
 
 @dataclass(frozen=True)
 class Overidentification:

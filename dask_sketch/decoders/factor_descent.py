@@ -146,9 +146,9 @@ class FactorObjective(Objective):
         self.space = FactorSpace(sketch, model, variance_floor)
         self._touched = touched_features(self.omega, _MAX_TOUCHED)
 
-    def subsample(self, n_frequencies: int) -> Self:
-        """Objective of a random subset of the frequencies."""
-        fewer = super().subsample(n_frequencies)
+    def select(self, chosen: npt.NDArray[np.intp]) -> Self:
+        """As in the base class."""
+        fewer = super().select(chosen)
         fewer._touched = touched_features(fewer.omega, _MAX_TOUCHED)
         return fewer
 

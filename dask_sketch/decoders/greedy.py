@@ -56,7 +56,7 @@ def cl_ompr(
     """
     fit = _grow(objective, n_components, rng, report)
     for iteration in range(n_components):
-        replaced = _iterate(objective, fit, n_components, rng)
+        replaced = iterate(objective, fit, n_components, rng)
         if replaced.cost < fit.cost:
             fit = replaced
         if iteration == n_components - 1:
@@ -134,7 +134,7 @@ def grow_until_explained(
     fit = empty_fit(objective)
     explained = False
     while len(fit.theta) < max_components and not explained:
-        grown = _iterate(objective, fit, max_components, rng)
+        grown = iterate(objective, fit, max_components, rng)
         fit = descend_fully(objective, grown.theta, grown.weights)
         explained = is_explained(objective, fit, rng)
         report(fit.cost)
@@ -163,15 +163,27 @@ def _grow(
     """Add atoms up to a size; converge the last fit if no other iterations follow."""
     fit = empty_fit(objective)
     for size in range(1, n_components + 1):
-        fit = _iterate(objective, fit, n_components, rng)
+        fit = iterate(objective, fit, n_components, rng)
         if last and size == n_components:
             fit = descend_fully(objective, fit.theta, fit.weights)
         report(fit.cost)
     return fit
 
 
-def _iterate(objective: Objective, fit: Fit, n_components: int, rng: np.random.Generator) -> Fit:
-    """Steps 1 to 5 of Algorithm 1."""
+def iterate(objective: Objective, fit: Fit, n_components: int, rng: np.random.Generator) -> Fit:
+    """Steps 1 to 5 of Algorithm 1: add an atom, keep those of largest weight, and descend.
+
+    Parameters
+    ----------
+    objective
+        Atoms and cost.
+    fit
+        Fit of any number of atoms.
+    n_components
+        Largest number of atoms that are kept.
+    rng
+        Random number generator.
+    """
     residual = objective.residual(fit.weights, fit.theta)
     theta = np.vstack([fit.theta, find_atom(objective, residual, rng)])
     return descend(objective, threshold(objective, theta, n_components))

@@ -27,7 +27,7 @@ from dask_sketch.decoders.factor_descent import (
 )
 from dask_sketch.decoders.greedy import cl_ompr, hierarchical_splitting
 from dask_sketch.decoders.matrix_descent import descend_matrices, step_work
-from dask_sketch.decoders.misfit import SUSPECT, WARNED_LOSS
+from dask_sketch.decoders.misfit import is_suspect
 from dask_sketch.decoders.noise_covariance import is_explained
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.problem import Problem, Report, Solution, require_weight
@@ -320,15 +320,6 @@ def _statistic(refined: RefinedFit) -> float:
     return refined.overidentification.statistic
 
 
-def _is_suspect(problem: Problem, refined: RefinedFit) -> bool:
-    """Whether noise does not explain the statistic of a fit, nor a small loss of likelihood."""
-    test = refined.overidentification
-    assert test is not None  # it was asked for
-    excess = test.statistic - test.freedom
-    n = problem.sketch.effective_count
-    return excess > SUSPECT * test.deviation and 0.5 * excess / n > WARNED_LOSS
-
-
 def conclude_matrices(
     problem: Problem, fits: list[Fit], threads: Threads, report: Report
 ) -> Solution:
@@ -363,7 +354,7 @@ def conclude_matrices(
     if searched and len(best.theta) > 1:
         affordable = step_work(objective, len(best.theta)) < _RESTART_WORK
         for number in range(_RESTARTS if affordable else 0):
-            if not _is_suspect(problem, refined):
+            if not is_suspect(problem.sketch, refined.test):
                 break
             rng = np.random.default_rng((problem.seed, problem.replicates + number))
             other = search_matrices(problem, rng, report, threads, known=best.cost)
@@ -372,14 +363,13 @@ def conclude_matrices(
             before, refined = refined, min(refined, again, key=_statistic)
             if abs(_statistic(again) - _statistic(before)) <= _GAIN * _statistic(before):
                 break
-    fit, test = refined.fit, refined.overidentification
+    fit = refined.fit
     order = np.argsort(-fit.weights, kind="stable")
     theta, weights = fit.theta[order], fit.weights[order] / fit.weights.sum()
     means, variances = objective.space.to_data_units(theta)
     errors = refined.standard_errors
     if errors is not None:
         errors = (errors[0][order], errors[1][order], errors[2][order])
-    assert test is not None  # it was asked for
     return Solution(
         weights=weights,
         means=means,
@@ -392,5 +382,5 @@ def conclude_matrices(
         message=fit.message,
         n_evaluations=sum(each.n_evaluations for each in fits),
         standard_errors=errors,
-        overidentification=(test.statistic, test.freedom, test.deviation),
+        overidentification=refined.test,
     )

@@ -210,6 +210,23 @@ def warn_of_misfit(
             _warn_of_mixture(sketch, (weights, means, variances), found, cost, noise_level, remedy)
 
 
+def is_suspect(sketch: Sketch, test: tuple[float, float, float] | None) -> bool:
+    """Whether noise does not explain the statistic of a fit, nor a small loss of likelihood.
+
+    Parameters
+    ----------
+    sketch
+        Sketch of the data.
+    test
+        Statistic, its mean and its standard deviation; None for none.
+    """
+    if test is None:
+        return False
+    excess = test[0] - test[1]
+    loss = 0.5 * excess / sketch.effective_count
+    return excess > SUSPECT * test[2] and loss > WARNED_LOSS
+
+
 def warn_of_overidentification(
     sketch: Sketch, statistic: float, freedom: float, deviation: float
 ) -> None:
@@ -224,9 +241,8 @@ def warn_of_overidentification(
         mixture. A larger statistic costs ``(statistic - freedom) / 2n`` nats a sample to first
         order.
     """
-    excess = statistic - freedom
-    loss = 0.5 * excess / sketch.effective_count
-    if excess > SUSPECT * deviation and loss > WARNED_LOSS:
+    if is_suspect(sketch, (statistic, freedom, deviation)):
+        loss = 0.5 * (statistic - freedom) / sketch.effective_count
         warn_user(
             f"the mixture leaves an overidentification statistic of {statistic:,.0f}, where one of "
             f"the data's distribution leaves {freedom:,.0f} ± {deviation:,.0f}: it is about "

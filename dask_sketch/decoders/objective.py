@@ -187,7 +187,16 @@ class Objective:
             Objective with the same parameter space, and no evaluation counted yet.
         """
         rng = np.random.default_rng(0)
-        chosen = np.sort(rng.permutation(self.n_frequencies)[:n_frequencies])
+        return self.select(np.sort(rng.permutation(self.n_frequencies)[:n_frequencies]))
+
+    def select(self, chosen: npt.NDArray[np.intp]) -> Self:
+        """Objective of some of the frequencies, as :meth:`subsample` has it.
+
+        Parameters
+        ----------
+        chosen : ndarray of int
+            Positions of the frequencies, at least one.
+        """
         fewer = copy(self)
         fewer.n_frequencies = len(chosen)
         stretch = np.sqrt(self.n_frequencies / len(chosen))

@@ -14,6 +14,7 @@ import numpy as np
 from dask_sketch.decoders.atoms import Array
 from dask_sketch.decoders.descent import Fit
 from dask_sketch.decoders.greedy import cl_ompr, hierarchical_splitting
+from dask_sketch.decoders.misfit import is_suspect
 from dask_sketch.decoders.problem import Problem, Report, Solution
 from dask_sketch.decoders.search import search_atoms
 from dask_sketch.decoders.starts import pilot_start
@@ -22,7 +23,6 @@ from dask_sketch.decoders.transform_fit import (
     Target,
     descend,
     descend_best,
-    is_suspect,
     refine,
     refine_best,
     require_size,

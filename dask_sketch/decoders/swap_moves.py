@@ -56,7 +56,12 @@ _POINT_DISTANCE = 0.5  # distance below which points count as one, in scales of 
 
 
 def swap_atoms(
-    objective: Objective, fit: Fit, rng: np.random.Generator, *, converged: bool = True
+    objective: Objective,
+    fit: Fit,
+    rng: np.random.Generator,
+    *,
+    converged: bool = True,
+    until_explained: bool = True,
 ) -> Fit:
     """Swap atoms until noise explains the cost, or no swap lowers it.
 
@@ -71,6 +76,9 @@ def swap_atoms(
     converged
         Whether the fit is a minimum. If it is not, and costs more than noise does, swaps come
         first: the last steps to a poor minimum are the most expensive.
+    until_explained
+        Whether swaps end as soon as noise explains the cost. Noise also explains that of a fit
+        without rare clusters, which hardly change it.
 
     Returns
     -------
@@ -87,7 +95,7 @@ def swap_atoms(
         if lower is None:
             if not converged:
                 fit, converged = converge(objective, fit), True
-            if is_explained(objective, fit, rng):
+            if until_explained and is_explained(objective, fit, rng):
                 break
             lower = _swap_once(objective, fit, rng, _TRIAL)
             if lower is None:

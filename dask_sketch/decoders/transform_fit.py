@@ -19,7 +19,7 @@ from scipy import linalg
 
 from dask_sketch.decoders.atoms import Array
 from dask_sketch.decoders.descent import Fit
-from dask_sketch.decoders.misfit import SUSPECT, WARNED_LOSS, warn_of_overidentification
+from dask_sketch.decoders.misfit import is_suspect, warn_of_overidentification
 from dask_sketch.decoders.problem import Problem, Report, Solution
 from dask_sketch.errors import DecodeError
 from dask_sketch.sketching.sketch import Sketch
@@ -434,23 +434,6 @@ def _weighted(target: Target, fit: Fit) -> Target:
     values, vectors = np.linalg.eigh(_covariance(target, fit))
     kept = values > _CUT * values[-1]
     return replace(target, whitening=vectors[:, kept].T / np.sqrt(values[kept])[:, None])
-
-
-def is_suspect(sketch: Sketch, test: tuple[float, float, float] | None) -> bool:
-    """Whether noise does not explain the statistic of a fit, nor a small loss of likelihood.
-
-    Parameters
-    ----------
-    sketch
-        Sketch of the data.
-    test
-        Statistic, its mean and its standard deviation; None for none.
-    """
-    if test is None:
-        return False
-    excess = test[0] - test[1]
-    loss = 0.5 * excess / sketch.effective_count
-    return excess > SUSPECT * test[2] and loss > WARNED_LOSS
 
 
 def warn_of_fit(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal, overload
+from typing import Any, Literal, NoReturn, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,7 @@ from dask_sketch.validation.arrays import require_integer, require_unmasked, uni
 from dask_sketch.validation.categories import FROM_DTYPES
 from dask_sketch.validation.choices import PCA, Task, named_type
 from dask_sketch.validation.device import device_array, on_device, on_host
+from dask_sketch.validation.tables import feature_title
 
 PILOT_CHUNKS = 8  # chunks read at a time, until there are enough rows
 _GRID_VALUES, _GRID_ROWS = 2**21, 32  # of pilot rows of many features: at most, and at least
@@ -391,7 +393,13 @@ def pilot_samples(
     rng = np.random.default_rng(seed)
     order = rng.permutation(samples.n_chunks)
     n_rows = -(-n_pilot // min(PILOT_CHUNKS, max(len(order), 1)))
-    pick = partial(_pick_rows, n_rows=n_rows, nan_policy=nan_policy, normalize=normalize)
+    pick = partial(
+        _pick_rows,
+        n_rows=n_rows,
+        nan_policy=nan_policy,
+        normalize=normalize,
+        names=samples.feature_names,
+    )
     found: list[NDArray[np.float64]] = []
     client = active_client() if samples.lazy else None
     where = {} if samples.lazy else {"scheduler": "threads"}
@@ -422,7 +430,14 @@ def pilot_samples(
 
 
 def _pick_rows(
-    x: Any, weights: Any, label: str, n_rows: int, seed: int, nan_policy: str, normalize: bool
+    x: Any,
+    weights: Any,
+    label: str,
+    n_rows: int,
+    seed: int,
+    nan_policy: str,
+    normalize: bool,
+    names: Sequence[str] | None,
 ) -> NDArray[np.float64]:
     require_unmasked(x, "samples", f"the values of {label}")
     require_unmasked(weights, "weights", f"weights of {label}")
@@ -442,18 +457,28 @@ def _pick_rows(
     picked = rng.choice(len(rows), size=min(n_rows, len(rows)), replace=False, p=p)
     picked = np.sort(picked)
     # in one order of memory, as sums over rows are rounded by it, and with them the center
-    out = on_host(rows[device_array(picked) if there else picked]).astype(np.float64, order="C")
-    if normalize:
-        out = unit_rows(out)
+    values = on_host(rows[device_array(picked) if there else picked]).astype(np.float64, order="C")
+    out = unit_rows(values) if normalize else values
     if nan_policy == "available":
         out[~np.isfinite(out)] = np.nan
         return out[~np.isnan(out).all(axis=1)]
     finite = np.isfinite(out).all(axis=1)
     if nan_policy == "raise" and not finite.all():
-        raise ChunkError(
-            f"{label}: row {picked[np.argmin(finite)]} of this chunk has NaN or infinite values"
-            f"{', or only zeros' if normalize else ''}. "
-            "Clean the data, or pass nan_policy='omit' to leave such rows out.",
-            parameter="nan_policy",
-        )
+        bad = int(np.argmin(finite))
+        _refuse_row(values[bad], int(picked[bad]), label, names)
     return out[finite]
+
+
+def _refuse_row(
+    row: NDArray[np.float64], number: int, label: str, names: Sequence[str] | None
+) -> NoReturn:
+    """Raise an error that names the value of a row for which it is refused."""
+    finite, problem = np.isfinite(row), "is 0 in all features, and has no direction"
+    if not finite.all():
+        feature = int(np.argmin(finite))
+        problem = f"has {row[feature]} in {feature_title(feature, names)}"
+    raise ChunkError(
+        f"{label}: row {number} of this chunk {problem}. Clean the data, or pass "
+        "nan_policy='omit' to leave such rows out.",
+        parameter="nan_policy",
+    )

@@ -5,6 +5,7 @@ import warnings
 import dask
 import dask.array as da
 import dask.bag as db
+import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
@@ -255,6 +256,12 @@ def test_bad_rows_are_refused_on_demand(rng):
         ds.design(lazy, n_components=1, nan_policy="raise")
     with pytest.raises(InputError, match="nan_policy='skip'"):
         ds.design(lazy, n_components=1, nan_policy="skip")
+    frame = dd.from_pandas(pd.DataFrame(x, columns=["age", "income"]), npartitions=2)
+    with pytest.raises(ChunkError, match=r"row \d+ .* inf in feature 1 \('income'\)"):
+        ds.design(frame, n_components=1, nan_policy="raise")
+    x[:] = 0.0
+    with pytest.raises(ChunkError, match=r"row \d+ .* 0 in all features"):
+        ds.design(x, n_components=1, nan_policy="raise", normalize=True)
 
 
 def test_weights_weigh(rng):
