@@ -658,19 +658,27 @@ class Guarantees:
     def fields(self) -> dict[str, str]:
         """All quantities, as text."""
         isometry = self.isometry
+        applies = not math.isnan(self.required_separation)
+        outside = "no theorem applies to frequencies of such variances"
+        required = f"the theorem requires {self.required_separation:.3g}" if applies else outside
+        risk = "" if self.is_separated else ", if they were separated"
         out = {
             "frequencies of the sketch": f"{self.n_frequencies:,}",
             **self.sizes.fields(),
-            "smallest separation": f"{self.separation:.3g} kernel bandwidths; the theorem requires "
-            f"{self.required_separation:.3g}",
-            "coherence": "not bounded, of so close components"
-            if math.isnan(self.coherence)
-            else f"{self.coherence:.2g}; the theorem requires 0.75 at most",
+            "smallest separation": "none, of one component"
+            if math.isnan(self.separation)
+            else f"{self.separation:.3g} kernel bandwidths; {required}",
+            "coherence": f"{self.coherence:.2g}; the theorem requires 0.75 at most"
+            if math.isfinite(self.coherence)
+            else "not bounded, of so close components"
+            if math.isfinite(self.separation)
+            else "none, of one component",
             "isometry": f"{isometry.minimum:.2g} to {isometry.maximum:.2g} on "
             f"{counted(isometry.n_pairs, 'sampled pair')}, which can refute it and not prove it",
             "Lipschitz constant": f"{self.lipschitz:.3g} over the scale",
-            "bound of the excess risk, sampling": f"{self.bound.sampling:.3g}"
-            + ("" if self.is_separated else ", if they were separated"),
+            "bound of the excess risk, sampling": outside
+            if math.isnan(self.bound.sampling)
+            else f"{self.bound.sampling:.3g}{risk}",
         }
         if self.n_pruned:
             out["centroids closer than required"] = (
