@@ -96,11 +96,15 @@ def semidefinite_decoder(operator: Array, y: Array) -> Array:
 
 
 def excess(covariance: Array, components: Array) -> float:
-    """Percents of the total variance that components explain less than the best ones."""
+    """Percents of the total variance that components explain less than the best ones.
+
+    A difference that rounding leaves is 0.
+    """
     values = np.linalg.eigvalsh(covariance)
     best = values[-len(components) :].sum()
     reached = np.trace(components @ covariance @ components.T)
-    return float(100.0 * max(best - reached, 0.0) / values.sum())
+    loss = float((best - reached) / values.sum())
+    return 100.0 * loss if loss > 1e-12 else 0.0
 
 
 def leading(matrix: Array) -> Array:

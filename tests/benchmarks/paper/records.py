@@ -134,6 +134,7 @@ def _prepare() -> None:
 def compile_once() -> None:
     """Have the compiled code ready, so that no fit is charged for it."""
     x = np.random.default_rng(0).normal(size=(2000, 2))
+    x[1000:] += 8.0
     summary = sketch(x, FeatureMap(2, 40, scale=1.0, distribution="gaussian"))
     decode(summary, 2, refine="efficient")
     decode(summary, 2, model="dirac")
