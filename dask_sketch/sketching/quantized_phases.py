@@ -275,7 +275,10 @@ def quantize_phases(
     True
     """
     if nan_policy not in ("raise", "omit"):
-        raise InputError(f"nan_policy={nan_policy!r}: choose 'raise' or 'omit'.")
+        raise InputError(
+            f"nan_policy={nan_policy!r}: choose 'raise' or 'omit', or fill missing values; a row "
+            "sends the phases of all frequencies, or none."
+        )
     x, w = checked_rows(samples, weights, feature_map, "samples")
     x = on_host(x) if on_device(x) else x
     w = None if w is None else np.asarray(on_host(w) if on_device(w) else w, dtype=np.float64)

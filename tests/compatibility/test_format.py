@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import json
+import re
+import sys
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -62,6 +66,15 @@ def test_frequencies_of_categorical_features(law, levels, m):
         found = ds.FeatureMap(d, m, distribution=law, seed=3, categories=categories, **given)
         read = reader.read(ds.Sketch.empty(found).to_bytes())
         np.testing.assert_array_equal(read["cycles"].T, found.cycles_per_unit)
+
+
+def test_the_reader_is_short_and_needs_little():
+    text = Path(reader.__file__).read_text("utf-8")
+    assert len(text.splitlines()) < 150
+    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import)]
+    modules = {name.name for node in nodes for name in node.names} - sys.stdlib_module_names
+    assert modules == {"numpy"}
+    assert re.findall(r"^from (\S+)", text, re.M) == ["hashlib", "numcodecs.zstd"]
 
 
 def test_all_examples_are_read_as_is_expected_of_them(tmp_path):
