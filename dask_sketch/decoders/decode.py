@@ -43,6 +43,7 @@ from dask_sketch.validation.warn import warn_user
 
 _SEARCHES = ("cl-ompr", "cl-omp", "splitting")  # methods whose time is known beforehand
 _LONG = 30.0  # expected seconds of CPU time that are logged
+_TIMED_GROUP = 2  # the group whose time is that of the others: the first one may compile code
 logger = logging.getLogger(__name__)
 
 
@@ -376,6 +377,20 @@ def _state_long_search(problem: Problem) -> None:
         )
 
 
+def _state_long_group(group: SketchGroup, seconds: float) -> None:
+    """Log the expected time of the other groups, if it is long, by the seconds of one."""
+    left = (len(group) - _TIMED_GROUP) * seconds
+    if left > _LONG:
+        logger.warning(
+            "decode of %d groups takes about %.0f seconds more: %.2g seconds each. With "
+            "executor=ThreadPoolExecutor(n), or that of a Dask cluster, groups are decoded side by "
+            "side.",
+            len(group),
+            left,
+            seconds,
+        )
+
+
 def _decode_group(
     group: SketchGroup,
     n_components: int | None,
@@ -387,8 +402,9 @@ def _decode_group(
     """Models by label: one after the other here, or one task for each group in an executor."""
     names = {label: f"{group.dim} {label!s}" for label in group}
     if executor is None:
-        found = {}
+        found: dict[Any, AnyModel] = {}
         for label, sketch in group.items():
+            begun = time.perf_counter()
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 found[label] = _decode_named(
@@ -396,6 +412,8 @@ def _decode_group(
                 )
             for warning in caught:
                 warn_user(f"{names[label]}: {warning.message}", warning.category)
+            if len(found) == _TIMED_GROUP:
+                _state_long_group(group, time.perf_counter() - begun)
         return found
     # warnings are not named there: threads of an executor cannot record their own
     threads = 1 if threads is None else threads

@@ -316,7 +316,7 @@ def _warn_of_few_rows(problem: Problem, best: Candidates) -> None:
         f"{best.calibrated.effective_count:,.0f} rows are few for n_components={k} with "
         f"{k * problem.count_parameters() - 1:,} parameters: rows that were left out of such fits "
         f"are {best.score - best.heldout:.2g} nats a sample less likely than those of the fit. "
-        "Sketch more rows, or decode fewer components: select_model(sketch) finds their number."
+        "Sketch more rows, or give fewer components, which have fewer parameters."
     )
 
 

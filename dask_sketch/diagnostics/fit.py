@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.decoders.efficient import Overidentification
+from dask_sketch.decoders.misfit import SUSPECT
 from dask_sketch.diagnostics.degenerate_components import (
     at_boundary,
     at_floor,
@@ -132,6 +133,20 @@ def _mixture_findings(fit: FitDiagnostics, at: Linearization) -> dict[str, str]:
                 else "or the decoder stopped at a poor minimum. A sketch with sample=True decodes "
                 "to the likeliest mixture even so. Where rows must not be kept, take more "
                 "components, or method='density' with four times the frequencies."
+            )
+        )
+    elif fit.overidentification is not None and fit.overidentification.excess > SUSPECT:
+        found["overidentification"] = (
+            f"The overidentification statistic is {fit.overidentification.excess:.2g} standard "
+            "deviations above that of a mixture of such components, though the cost is as low as "
+            "noise makes it: "
+            + (
+                "the data is no such mixture, and this one is the likeliest that was found. More "
+                "components are closer to it."
+                if fit.is_likeliest
+                else "a rare component is missing, or the data is no such mixture. Decode with "
+                "replicates=5 or another number of components, or sketch with sample=True where "
+                "rows may be kept."
             )
         )
     least = max(_UNFINISHED[0] * fit.cost, _UNFINISHED[1] * fit.noise_level)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -262,6 +263,18 @@ def test_a_group_is_decoded_label_by_label(rng):
         again = decode(group, 1, seed=3, executor=executor)
     assert list(again) == [0, 1, 2]
     assert all(np.array_equal(again[label].means, models[label].means) for label in models)
+
+
+def test_the_expected_time_of_many_groups_is_logged_once(rng, monkeypatch, caplog):
+    group = partial_sketch(
+        rng.normal(size=(1000, 2)), FeatureMap(2, 20, scale=1.0), groups=np.arange(1000) % 10
+    )
+    ticks = itertools.count(step=2.0)
+    monkeypatch.setattr(time, "perf_counter", lambda: next(ticks))
+    decode(group, 1)
+    (text,) = [one.message for one in caplog.records if "groups" in one.message]
+    assert "10 groups" in text
+    assert "executor" in text
 
 
 def test_warnings_of_a_group_state_the_label(rng):

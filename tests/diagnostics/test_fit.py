@@ -75,6 +75,17 @@ def test_too_many_components() -> None:
     assert "undetermined" in names(decode(SKETCH, 5, method="splitting"))
 
 
+def test_a_cost_that_noise_explains_beside_a_statistic_that_it_does_not() -> None:
+    x = np.random.default_rng(0).normal(size=(20_000, 2))
+    x[:40] += 6.0
+    sketch = partial_sketch(x, MAP)
+    one = GaussianMixture([1.0], [[0.0, 0.0]], [[1.0, 1.0]])
+    found = diagnose(decode(sketch, start=one), sketch)
+    assert found.misfit < 5
+    assert f"{found.overidentification.excess:.2g} standard" in found.findings["overidentification"]
+    assert "No problem" not in str(found)
+
+
 def test_a_descent_that_stopped_early() -> None:
     early = GaussianMixture(MODEL.weights, MODEL.means + 0.05, MODEL.covariances)
     assert names(early) == ["unfinished"]
