@@ -37,6 +37,7 @@ from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.simulation import random_mixture
 from dask_sketch.sketching.partial import partial_sketch
 from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.storage.overwrite import resolve_parents
 
 N_COMPONENTS = 64
 N_FEATURES = 12
@@ -187,7 +188,7 @@ def working_folder(directory: str | Path | None, *data: str) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="dask-sketch-") as fresh:
             yield Path(fresh)
         return
-    folder = Path(directory)
+    folder = resolve_parents(Path(directory))
     for name in (*data, "sketch.zarr", "model.zarr"):
         if (folder / name).exists():
             raise ArtifactError(

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from dask_sketch.errors import ArtifactError, InputError, install_command
 from dask_sketch.storage.local_files import write_errors
+from dask_sketch.storage.overwrite import resolve_parents
 
 if TYPE_CHECKING:
     from distributed.security import Security
@@ -112,7 +113,7 @@ def make_certificates(
     """
     if type(days) is not int or not 1 <= days <= MAX_DAYS:
         raise InputError(f"days={days!r}: give an integer from 1 to {MAX_DAYS}.")
-    at = Path(folder).expanduser().absolute()
+    at = resolve_parents(Path(folder).expanduser()).absolute()
     environment = _environment(mounted_at or str(at))
     now = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
     valid = (now - _SKEW, now + datetime.timedelta(days=days))

@@ -37,7 +37,7 @@ from dask_sketch.jobs.job_tables import (
 )
 from dask_sketch.jobs.secrets import Secrets, revealed
 from dask_sketch.jobs.table import MAX_SHOWN, Table, Wrong, cut, key_path, shown_value, table_errors
-from dask_sketch.storage.overwrite import local_path
+from dask_sketch.storage.overwrite import local_path, resolve_parents
 from dask_sketch.validation.choices import PCA
 
 MAX_BYTES = 2**16  # of a job file: parsing takes at most a few times as much memory,
@@ -187,7 +187,8 @@ class Job(Table):
         path = local_path(location)
         if path is None or "://" in location:
             return location
-        return str((self.path.parent / path).absolute())
+        given = path if location.startswith("~") else Path(location)
+        return str(resolve_parents(self.path.parent / given).absolute())
 
     def options(self, given: Mapping[str, Any], location: str) -> dict[str, Any] | None:
         """Return the options of a file system with their secrets, ``None`` for a local path."""

@@ -55,6 +55,7 @@ _DAMAGES = (LookupError, TypeError, ValueError, OverflowError, RecursionError)
 # of a sum; 118 for others
 _MAX_BITS = dict.fromkeys(("weight_steps", "squared_weight_steps", "missing_weight_steps"), 240)
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_MAX_BOUND = 2.0**511  # of values, whose differences are squared
 _MAX_ROUNDING = 1e150  # of the error of rounded sums, which is squared
 _TIMES = re.compile(r"[Mm]8\[\d{0,6}(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\]|[Mm]8")
 
@@ -205,11 +206,15 @@ def sketch_from_dataset(dataset: xr.Dataset, store: object = "the dataset") -> S
         )
     except _DAMAGES as error:
         raise damaged_store(store, "sketch", error) from error
-    possible = all(quanta.is_canonical() for quanta in sums.values())
+    bits = {WEIGHTS.get(name, name): most for name, most in _MAX_BITS.items()}
+    possible = all(n.bit_length() <= bits.get(name, 63) for name, n in integers.items())
+    possible = possible and all(quanta.is_canonical() for quanta in sums.values())
+    possible = possible and _are_possible_bounds(sketch.minimum, sketch.maximum)
     possible &= 0.0 <= sketch.rounding_error < _MAX_ROUNDING
     possible &= sketch.squared_weight_quanta > 0 or not sketch.weight_quanta > 0
-    possible &= privacy is not None or are_possible_squares(
-        sketch.total_weight, sketch.squared_weight, sketch.count
+    possible = possible and (
+        privacy is not None
+        or are_possible_squares(sketch.total_weight, sketch.squared_weight, sketch.count)
     )
     possible &= sketch.missing is None or sketch.missing.is_possible(sketch.weight_quanta)
     if not possible or min(integers.values()) < 0 or (units != moment_units(feature_map)).any():
@@ -218,6 +223,14 @@ def sketch_from_dataset(dataset: xr.Dataset, store: object = "the dataset") -> S
             "edited or is damaged. Restore it from a copy."
         )
     return sketch
+
+
+def _are_possible_bounds(minimum: NDArray[np.float64], maximum: NDArray[np.float64]) -> bool:
+    """Whether numbers have these bounds; ``inf`` and ``-inf`` are those of no numbers."""
+    none = (minimum == np.inf) & (maximum == -np.inf)
+    finite = [bound[np.isfinite(bound)] for bound in (minimum, maximum)]
+    squared = all((abs(bound) < _MAX_BOUND).all() for bound in finite)
+    return squared and bool((none | (minimum <= maximum)).all())
 
 
 def _missing(dataset: xr.Dataset, feature_map: FeatureMap) -> MissingWeights | None:
@@ -325,6 +338,8 @@ def _group_from_dataset(dataset: xr.Dataset) -> SketchGroup:
         }
         missing = StackedMissing(**_stacks(dataset, MISSING_STACKS, shapes, shifts, n))
     unlabelled = int(attrs["unlabelled"])
+    if not _are_possible_bounds(rows["minimum"], rows["maximum"]):
+        raise _damaged("minimum")
     if min(unlabelled, *(rows[name].min(initial=0) for name in ("count", "omitted"))) < 0:
         raise _damaged("count")
     if not np.array_equal(stored_array(dataset, "unit", (d,), real), moment_units(feature_map)):

@@ -21,6 +21,7 @@ DEFAULT_ROWS = 20_000  # rows of a sample, where they are not too long
 _DEFAULT_BYTES, _FEWEST_ROWS = 2**24, 2_000
 _BLOCK = 262_144  # rows that are scanned together
 _FAR = 7.0  # bound of the squared distance from the center that raises the importance, in variances
+_MAX_WEIGHT = 2.0**400  # of a row, and one over the least: their squares are summed
 _U53 = float(2**53)
 _NO_POSITIONS = np.empty(0, np.int64)
 
@@ -278,8 +279,10 @@ class RowSample(FrozenDataclass):
             and self.threshold > 0  # not NaN
             and (keys[1:] >= keys[:-1]).all()
             and (not len(self) or (keys[0] > 0 and keys[-1] < self.threshold))
-            and (self.importance > 0).all()
-            and (self.row_weights > 0).all()
+            and all(
+                ((weights > 1 / _MAX_WEIGHT) & (weights < _MAX_WEIGHT)).all()
+                for weights in (self.importance, self.row_weights)
+            )
         )
 
     def scale(self, factor: float) -> RowSample:

@@ -16,7 +16,7 @@ from dask.base import is_dask_collection
 from zarr.abc.store import Store
 
 from dask_sketch.display.text import first_line
-from dask_sketch.errors import InputError
+from dask_sketch.errors import ChunkError, InputError
 from dask_sketch.sources.array import (
     NumpyFile,
     array_samples,
@@ -31,9 +31,10 @@ from dask_sketch.sources.arrow import (
     is_arrow_dataset,
 )
 from dask_sketch.sources.bag import bag_samples
+from dask_sketch.sources.csv import csv_samples
 from dask_sketch.sources.dataframe import column_or_values, frame_samples, pandas_samples
 from dask_sketch.sources.parquet import SUFFIXES, is_glob, parquet_samples
-from dask_sketch.sources.samples import Samples, target_bytes
+from dask_sketch.sources.samples import Samples
 from dask_sketch.sources.xarray import data_array_samples, dataset_samples
 from dask_sketch.sources.zarr import zarr_samples
 from dask_sketch.validation.categories import Categories, stated_categories
@@ -390,15 +391,11 @@ def _path_samples(path: str, given: dict[str, Any], categories: Any) -> Samples:
 
 def _file_samples(path: str, kind: str, given: dict[str, Any], categories: Any) -> Samples:
     """Open a file by the library that reads its format."""
-    options, size = given.pop("storage_options", None), given.get("chunk_size")
+    options = given.pop("storage_options", None)
     try:
         if kind == "csv":
             _require_effect(given, "a CSV file", ("weights", "groups", "columns", "chunk_size"))
-            import dask.dataframe as dd
-
-            blocks = "default" if size is None else target_bytes(given.pop("chunk_size"))
-            frame = dd.read_csv(path, blocksize=blocks, storage_options=options)
-            return _dask_frame_samples(frame, path, given, categories)
+            return csv_samples(path, **given, storage_options=options, categories=categories)
         if options:
             raise InputError(
                 f"storage_options has no effect on {path!r}, a file of this machine; leave it out.",
@@ -411,7 +408,7 @@ def _file_samples(path: str, kind: str, given: dict[str, Any], categories: Any) 
 
         _require_effect(given, "a NetCDF file", ("weights", "groups", "columns", "feature_dim"))
         return dataset_samples(xr.open_dataset(path, chunks={}), **given)
-    except InputError:
+    except (ChunkError, InputError):
         raise
     except Exception as error:  # libraries fail in many ways
         raise InputError(

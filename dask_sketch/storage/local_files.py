@@ -41,7 +41,8 @@ def replacing(path: Path) -> Iterator[Path]:
     Raises
     ------
     ArtifactError
-        If the path is a device, pipe or socket.
+        If the path is a device, pipe or socket, or leads to something else through ``..`` behind a
+        folder that does not exist.
 
     Examples
     --------
@@ -51,7 +52,12 @@ def replacing(path: Path) -> Iterator[Path]:
     >>> path.read_text(), [found.name for found in path.parent.iterdir()]
     ('<!doctype html>', ['page.html'])
     """
-    path = path.resolve()
+    given, path = path, path.resolve()
+    if os.path.lexists(path) and not os.path.lexists(given):
+        raise ArtifactError(
+            f"path={str(given)!r} leads through a folder that does not exist: give "
+            f"{str(path)!r}, if that is to be replaced."
+        )
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise ArtifactError(
             f"path={str(path)!r} is a device, pipe or socket, which is not replaced. Choose "

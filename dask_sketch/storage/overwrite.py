@@ -27,15 +27,29 @@ def local_path(store: Any) -> Path | None:
     ``~`` at the beginning is the home of the user, as for the paths of samples.
     """
     if isinstance(store, str) and store.startswith("file://"):
-        return Path(url2pathname(urlsplit(store).path))
+        return resolve_parents(Path(url2pathname(urlsplit(store).path)))
     if isinstance(store, os.PathLike) or (
         isinstance(store, str) and "://" not in store and "::" not in store
     ):
         try:
-            return Path(store).expanduser()
+            return resolve_parents(Path(store).expanduser())
         except RuntimeError:  # there is no such user
-            return Path(store)
+            return resolve_parents(Path(store))
     return None
+
+
+def resolve_parents(path: Path) -> Path:
+    """Resolve the parts ``..`` of a path.
+
+    Behind a folder that does not exist yet, they name a path that does not exist either, and
+    another one as soon as the folder is made.
+
+    Examples
+    --------
+    >>> resolve_parents(Path("/missing/../folder"))
+    PosixPath('/folder')
+    """
+    return path.resolve() if ".." in path.parts else path
 
 
 def require_writable(
@@ -86,6 +100,7 @@ def require_writable_page(path: Path) -> None:
     ArtifactError
         If the path holds something else, or the folder cannot be written.
     """
+    path = resolve_parents(path)
     if path.exists():
         start = b"not a file"
         if path.is_file():

@@ -117,12 +117,12 @@ def test_a_whole_file(key: str) -> None:
     assert [table.name for table in job.decode] == ["model", "centroids"]
     assert job.drift.level == 4.0 / 365
     assert job.cluster.n_workers == 2
-    assert job.limits.attempts == 5
-    assert job.limits.commit_seconds == 60.0
+    assert (job.limits.attempts, job.limits.commit_seconds) == (5, 60.0)
     filled = job.options(job.sources[1].storage_options, job.sources[1].path)
     assert filled == {"anon": False, "key": key, "client_kwargs": {"region_name": "x"}}
     assert job.options(job.sources[0].storage_options, "frames.zarr") is None
-    assert Path(job.place("frames.zarr")) == Path("folder/frames.zarr").absolute()
+    for place in ("frames.zarr", "missing/../frames.zarr"):
+        assert Path(job.place(place)) == Path("folder/frames.zarr").absolute()
     assert job.place("s3://bucket/more") == "s3://bucket/more"
     assert key not in repr(job)
 

@@ -46,3 +46,14 @@ def test_a_link_leads_to_what_is_replaced(tmp_path):
         new.write_text("new")
     assert (tmp_path / "www" / "page").read_text() == "new"
     assert (tmp_path / "page").is_symlink()
+
+
+def test_a_missing_folder_does_not_lead_to_what_is_replaced(tmp_path):
+    (tmp_path / "page").write_text("of others")
+    for path in (tmp_path / "new" / ".." / "page", tmp_path / "a" / "b" / ".." / ".." / "page"):
+        with pytest.raises(ArtifactError, match=str(tmp_path / "page")), replacing(path) as new:
+            new.write_text("new")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("page", "of others")]
+    with replacing(tmp_path / "new" / ".." / "other") as new:
+        new.write_text("new")
+    assert (tmp_path / "other").read_text() == "new"

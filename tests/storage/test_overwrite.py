@@ -86,3 +86,18 @@ def test_only_pages_are_replaced_by_pages(tmp_path):
     for where in (page, tmp_path):
         with pytest.raises(ArtifactError, match="not an HTML page"):
             require_writable_page(where)
+
+
+@pytest.mark.parametrize("form", [lambda path: path, str, lambda path: f"file://{path}"])
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_missing_folder_does_not_lead_to_other_files(tmp_path, overwrite, form):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "precious").write_text("of others")
+    store = form(tmp_path / "new" / ".." / "data")
+    with pytest.raises(ArtifactError, match="exists"):
+        require_writable(store, overwrite=overwrite)
+    with pytest.raises(ArtifactError, match="exists"):
+        write_dataset(xr.Dataset(), store, "a", 1, overwrite=overwrite)
+    assert (tmp_path / "data" / "precious").read_text() == "of others"
+    with pytest.raises(ArtifactError, match="not an HTML page"):
+        require_writable_page(tmp_path / "new" / ".." / "data" / "precious")

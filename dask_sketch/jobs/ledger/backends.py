@@ -23,7 +23,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from dask_sketch.errors import LedgerError
 from dask_sketch.storage.local_files import read_regular_file
-from dask_sketch.storage.overwrite import local_path
+from dask_sketch.storage.overwrite import local_path, resolve_parents
 
 
 class Backend(Protocol):
@@ -102,7 +102,7 @@ def open_backend(url: Any, storage_options: dict[str, Any] | None = None) -> Bac
     except (OSError, ImportError, ValueError, TypeError) as error:
         raise LedgerError(f"no file system for {url}: {type(error).__name__}: {error}") from error
     if isinstance(fs, LocalFileSystem):
-        return _Local(Path(root))
+        return _Local(resolve_parents(Path(root)))
     return _Remote(fs, root.rstrip("/"), url)
 
 

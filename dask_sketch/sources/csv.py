@@ -1,0 +1,193 @@
+"""CSV files as samples."""
+
+from __future__ import annotations
+
+import re
+from io import BytesIO
+from numbers import Real
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dask_sketch.errors import ChunkError, InputError
+from dask_sketch.sources.dataframe import column_or_values, frame_samples
+from dask_sketch.sources.samples import Samples, target_bytes
+from dask_sketch.validation.tables import require_columns
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pandas as pd
+
+_END_OF_LINE = re.compile(rb"[\r\n]")
+_SURPLUS = "values beyond the names"
+
+
+def csv_samples(
+    path: str,
+    *,
+    weights: Any = None,
+    groups: Any = None,
+    columns: Any = None,
+    chunk_size: str | int | None = None,
+    storage_options: dict[str, Any] | None = None,
+    categories: Any = None,
+) -> Samples:
+    """Make samples of CSV files, whose first line has the names of the columns.
+
+    Integers are read as float64, since later lines may have decimals or missing values, except
+    in columns of labels and of categories.
+
+    Parameters
+    ----------
+    path
+        Path, URL or glob.
+    weights, groups
+        Names of the columns of weights and of labels, or arrays.
+    columns
+        Columns that are features.
+    chunk_size
+        Target size of one task in bytes.
+    storage_options
+        Options of the file system of a URL.
+    categories
+        Argument of :func:`dask_sketch.open_samples`.
+
+    Raises
+    ------
+    InputError
+        If the first line has numbers in place of names, or the first lines cannot be read.
+    """
+    from dask.dataframe.io.csv import make_reader
+
+    exact = {groups} if isinstance(groups, str) else set()
+    if isinstance(categories, (dict, list, tuple)):
+        exact |= {name for name in categories if isinstance(name, str)}
+    options: dict[str, Any] = {
+        "blocksize": "default" if chunk_size is None else target_bytes(chunk_size),
+        "storage_options": storage_options,
+        "index_col": False,
+        "label": path,
+        "exact": frozenset(exact),
+    }
+    read = make_reader(read_block, "read_csv", "CSV")
+    frame = read(path, **options)
+    _require_names(list(frame.columns), path)
+    weight, weights = column_or_values(weights, frame.columns, "weights")
+    group, groups = column_or_values(groups, frame.columns, "groups")
+    if columns is not None:
+        require_columns(columns, list(frame.columns), path)
+        options["usecols"] = list(dict.fromkeys(n for n in [*columns, weight, group] if n))
+    frame = read(path, expected={name: str(kind) for name, kind in frame.dtypes.items()}, **options)
+    return frame_samples(
+        frame, path, weight=weight, weights=weights, group=group, groups=groups, columns=columns,
+        categories=categories,
+    )  # fmt: skip
+
+
+def read_block(
+    source: BytesIO,
+    *,
+    label: str,
+    exact: frozenset[str] = frozenset(),
+    expected: Mapping[str, str] | None = None,
+    usecols: Any = None,
+    **options: Any,
+) -> pd.DataFrame:
+    """Read a block of lines that begins with the names of the columns.
+
+    Parameters
+    ----------
+    source
+        Names of the columns in the first line, and rows in the others.
+    label
+        Name of the file for messages.
+    exact
+        Columns of which integers are not converted to float64.
+    expected
+        Types of the columns in the first lines of the file.
+    usecols
+        Names of the columns to read; all by default.
+    options
+        Options of :func:`pandas.read_csv`.
+
+    Raises
+    ------
+    ChunkError
+        If a row has more values than there are names, or a value is not of the type of its column.
+    """
+    import pandas as pd
+
+    try:
+        text = source.read()
+        first = _END_OF_LINE.split(text, maxsplit=1)[0]
+        names = list(pd.read_csv(BytesIO(first), nrows=0, index_col=False).columns)
+        # one more name: pandas would take the first of too many values as an index
+        source = BytesIO(first + f',"{_SURPLUS}"'.encode() + text[len(first) :])
+        chosen = names if usecols is None else list(usecols)
+        frame = pd.read_csv(source, usecols=[*chosen, _SURPLUS], **options)
+    except Exception as error:  # the parser fails in many ways
+        detail = " ".join(str(error).split())
+        raise ChunkError(
+            f"{label} could not be read: {type(error).__name__}: {detail}. Correct the file: each "
+            "line must have one value for each name in the first line."
+        ) from error
+    surplus = frame.pop(_SURPLUS)
+    if surplus.notna().any():
+        row = _row_text(frame, int(np.flatnonzero(surplus.notna())[0]), surplus)
+        raise ChunkError(
+            f"{label} could not be read: the row {row} has more values than the "
+            f"{len(names)} names in the first line. Correct the file."
+        )
+    for name, kind in frame.dtypes.items():
+        if name not in exact and pd.api.types.is_integer_dtype(kind):
+            frame[name] = frame[name].astype(np.float64)
+    if expected is not None:
+        _require_types(frame, expected, label)
+    return frame[chosen]
+
+
+def _row_text(frame: pd.DataFrame, row: int, *more: pd.Series[Any]) -> str:
+    """Values of a row, of which only the first few are shown."""
+    values = [*frame.iloc[row].tolist(), *(column.iloc[row] for column in more)]
+    first = [f"{value:g}" if isinstance(value, Real) else str(value) for value in values[:6]]
+    return ", ".join(first if len(values) == len(first) else [*first, "..."])
+
+
+def _require_names(names: list[str], path: str) -> None:
+    """Refuse a file whose first line has numbers, which would be taken as names."""
+
+    def is_number(name: str) -> bool:
+        try:
+            float(name)
+        except ValueError:
+            return False
+        return True
+
+    if all(is_number(name) for name in names):
+        raise InputError(
+            f"x={path!r} has names in its first line that are numbers, {', '.join(names[:4])}: "
+            "write a line of names above them, or pass pandas.read_csv(path, header=None) if the "
+            "data fits in memory.",
+            parameter="x",
+        )
+
+
+def _require_types(frame: pd.DataFrame, expected: Mapping[str, str], label: str) -> None:
+    """Refuse values that are of another type than those in the first lines of the file."""
+    import pandas as pd
+
+    for name, kind in frame.dtypes.items():
+        first = expected.get(str(name), str(kind))
+        if str(kind) == first or first not in ("float64", "int64", "uint64", "bool"):
+            continue  # text takes all values
+        column = frame[name]
+        wrong = column.notna()
+        if not pd.api.types.is_numeric_dtype(kind):
+            wrong &= pd.to_numeric(column, errors="coerce").isna()
+        found = column[wrong if wrong.any() else column.notna()]
+        example = f", such as {str(found.iloc[0])[:50]!r}" if len(found) else ""
+        raise ChunkError(
+            f"{label} could not be read: column {str(name)!r} has {first} in the first lines, and "
+            f"{kind} in later ones{example}. Correct the file, or choose other columns."
+        )

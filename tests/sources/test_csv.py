@@ -1,0 +1,88 @@
+"""CSV files: every value lands in the column that it belongs to."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dask_sketch as ds
+from dask_sketch import FeatureMap
+from dask_sketch.errors import ChunkError, InputError
+
+MAP = FeatureMap(2, 20, scale=100.0)
+BLOCK = 4000  # bytes
+
+
+def sketch(path, text, **options):
+    path.write_text(text, newline="")
+    return ds.sketch(str(path), MAP, sample=False, **options).compute()
+
+
+def lines(*more, n=3000):
+    return "a,b\n" + "1,2\n" * n + "".join(f"{line}\n" for line in more)
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("a,b\n1,2,\n3,4,\n", [[1, 2], [3, 4]]),
+        ("a,b\r\n1,2\r\n3,4\r\n", [[1, 2], [3, 4]]),
+        ("\ufeffa,b\n1,2\n", [[1, 2]]),
+        ('a,b\n"1","2"\n', [[1, 2]]),
+        ("a,b\n1,2\n\n3,4", [[1, 2], [3, 4]]),
+        (lines("1.5,2"), [[1, 2]] * 3000 + [[1.5, 2]]),
+        (lines("9e3,-2"), [[1, 2]] * 3000 + [[9000, -2]]),
+    ],
+)
+def test_rows(tmp_path, text, rows):
+    found = sketch(tmp_path / "x.csv", text, chunk_size=BLOCK)
+    assert found.same_sums(ds.sketch(np.array(rows, dtype=float), MAP, sample=False))
+
+
+def test_values_are_missing_after_whole_numbers(tmp_path):
+    found = sketch(tmp_path / "x.csv", lines(",3"), chunk_size=BLOCK, nan_policy="omit")
+    assert (found.count, found.omitted) == (3000, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("a,b\n1,2,3\n4,5,6\n", "1, 2, 3"),
+        ("a,b\n1,2,\n4,5,6\n", "4, 5, 6"),
+        (lines("4,5,6"), "4, 5, 6"),
+        (lines("x,3"), "'x'"),
+        (lines("True,3"), "'True'"),
+        ("\na,b\n1,2\n", "first line"),
+    ],
+)
+@pytest.mark.parametrize("size", [None, BLOCK])
+def test_refusals(tmp_path, text, word, size):
+    with pytest.raises((ChunkError, InputError)) as caught:
+        sketch(tmp_path / "x.csv", text, chunk_size=size)
+    assert "x.csv" in str(caught.value)
+    assert word in str(caught.value)
+
+
+def test_a_row_with_more_values_begins_a_block(tmp_path):
+    rows = ["1,2"] * 2000
+    rows[999] = "1,2,7"  # 4,000 bytes end before it
+    with pytest.raises(ChunkError, match="7"):
+        sketch(tmp_path / "x.csv", "\n".join(["a,b", *rows]), chunk_size=BLOCK)
+
+
+def test_numbers_are_no_names(tmp_path):
+    with pytest.raises(InputError, match=r"1, 2"):
+        sketch(tmp_path / "x.csv", "1,2\n3,4\n")
+
+
+def test_labels_stay_whole_numbers(tmp_path):
+    frame = pd.DataFrame({"a": [1, 2, 3], "b": [4, 5, 6], "g": [7, 8, 7]})
+    frame.to_csv(tmp_path / "x.csv", index=False)
+    groups = ds.sketch(str(tmp_path / "x.csv"), MAP, groups="g").compute()
+    assert list(groups) == [7, 8]
+    assert groups.labels.dtype == np.int64
+
+
+def test_unused_columns_may_be_anything(tmp_path):
+    text = "a,b,note\n" + "1,2,3\n" * 3000 + "1,2,x\n"
+    found = sketch(tmp_path / "x.csv", text, columns=["a", "b"], chunk_size=BLOCK)
+    assert found.count == 3001
