@@ -22,9 +22,9 @@ def sketches():
                     missing = np.where(x > 2.0, np.nan, x).astype(raw)
                     partial_sketch(missing, feature_map, nan_policy="available")
             decode(sketch, 2, refine="efficient", threads=1)
-        for n_features in (1, 2, 12):
+        for n_features in (1, 2, 3, 12):
             feature_map = FeatureMap(n_features, 60, scale=1.0, dtype=dtype)
-            partial_sketch(np.ones((200, n_features)), feature_map)
+            partial_sketch(np.ones((200, n_features), dtype), feature_map, sample=10)
 
 
 def groups():

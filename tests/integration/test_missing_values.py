@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import dask.array as da
 import numpy as np
 import pandas as pd
@@ -37,11 +39,19 @@ def with_missing(kind, fraction=0.3, n=N):
 
 
 Y = with_missing("independent")
-MAP = ds.design(Y, n_components=K, nan_policy="available")
-
-
 DAY = np.arange(N) % 20
-GROUPS = ds.sketch(Y, MAP, groups=DAY, nan_policy="available")
+
+
+# Nothing is computed while tests are collected, which each worker does.
+@cache
+def feature_map():
+    return ds.design(Y, n_components=K, nan_policy="available")
+
+
+@cache
+def days():
+    """Sketches of all days."""
+    return ds.sketch(Y, feature_map(), groups=DAY, nan_policy="available")
 
 
 def lost(model):
@@ -50,10 +60,10 @@ def lost(model):
 
 def test_a_map_is_designed_for_rows_with_missing_values():
     whole = ds.design(X, n_components=K)
-    np.testing.assert_allclose(MAP.center, whole.center, atol=0.1)
-    np.testing.assert_allclose(MAP.mean_variances, whole.mean_variances, rtol=0.2)
+    np.testing.assert_allclose(feature_map().center, whole.center, atol=0.1)
+    np.testing.assert_allclose(feature_map().mean_variances, whole.mean_variances, rtol=0.2)
     again = ds.design(da.from_array(Y, chunks=(5000, D)), n_components=K, nan_policy="available")
-    assert again.n_frequencies == MAP.n_frequencies
+    assert again.n_frequencies == feature_map().n_frequencies
     y = np.full((100, D), np.nan)
     with pytest.raises(InputError, match="usable rows"):
         ds.design(y, n_components=K, nan_policy="available")
@@ -66,12 +76,14 @@ def test_a_map_of_few_features_has_frequencies_of_fewer():
 
 
 def test_lazy_sketches_have_the_same_bits(tmp_path):
-    expected = ds.sketch(Y, MAP, nan_policy="available")
+    expected = ds.sketch(Y, feature_map(), nan_policy="available")
     for chunks in (999, 7000):
-        lazy = ds.sketch(da.from_array(Y, chunks=(chunks, D)), MAP, nan_policy="available")
+        lazy = ds.sketch(
+            da.from_array(Y, chunks=(chunks, D)), feature_map(), nan_policy="available"
+        )
         assert lazy.compute(scheduler="sync").identical(expected)
     frame = pd.DataFrame(Y).convert_dtypes()  # missing values of pandas
-    named = ds.sketch(frame.astype("Float64"), MAP, nan_policy="available")
+    named = ds.sketch(frame.astype("Float64"), feature_map(), nan_policy="available")
     assert named.same_sums(expected)
     # random rows are complete ones
     assert len(expected.sample) == (~np.isnan(Y).any(axis=1)).sum()
@@ -84,15 +96,15 @@ def test_lazy_sketches_have_the_same_bits(tmp_path):
 
 def test_stored_counters_are_those_of_a_new_version(tmp_path):
     paths = tmp_path / "missing.zarr", tmp_path / "complete.zarr"
-    ds.sketch(Y, MAP, nan_policy="available").to_zarr(paths[0])
-    ds.sketch(X, MAP).to_zarr(paths[1])
+    ds.sketch(Y, feature_map(), nan_policy="available").to_zarr(paths[0])
+    ds.sketch(X, feature_map()).to_zarr(paths[1])
     versions = [zarr.open_group(path, mode="r").attrs["schema_version"] for path in paths]
     assert versions == [3, 2]  # earlier software would divide by all rows
 
 
 @pytest.mark.parametrize("how", ["more than all", "negative", "short"])
 def test_counters_that_no_rows_have_are_refused(how):
-    dataset = ds.sketch(Y, MAP, nan_policy="available").to_xarray()
+    dataset = ds.sketch(Y, feature_map(), nan_policy="available").to_xarray()
     if how == "short":
         dataset = dataset.isel(pair=slice(3))
     else:
@@ -107,7 +119,7 @@ def test_counters_that_no_rows_have_are_refused(how):
 @pytest.mark.parametrize("sample", [None, False])
 def test_a_mixture_is_decoded_from_the_values_that_are_there(kind, sample):
     y = with_missing(kind)
-    sketch = ds.sketch(y, MAP, nan_policy="available", sample=sample)
+    sketch = ds.sketch(y, feature_map(), nan_policy="available", sample=sample)
     found = ds.decode(sketch, K, refine="efficient")
     # parameters over twice the number of rows that observe a typical frequency, and a margin
     by_chance = (found.n_parameters / 2) / (N * sketch.observed.fractions.mean())
@@ -121,7 +133,7 @@ def test_a_mixture_is_decoded_from_the_values_that_are_there(kind, sample):
 
 def test_a_few_complete_rows_do_not_decide():
     y = with_missing("independent", 0.6, 10_000)
-    sketch = ds.sketch(y, MAP, nan_policy="available")
+    sketch = ds.sketch(y, feature_map(), nan_policy="available")
     assert 0 < len(sketch.sample) < 1000
     found = ds.decode(sketch, 2)
     alone = ds.decode(sketch.without_sample(), 2)
@@ -130,7 +142,11 @@ def test_a_few_complete_rows_do_not_decide():
 
 def test_the_statistic_of_a_refined_fit_is_that_of_its_freedom():
     big = ds.FeatureMap(
-        D, 700, covariances=MAP.mean_variances, distribution="sparse-sums", center=MAP.center
+        D,
+        700,
+        covariances=feature_map().mean_variances,
+        distribution="sparse-sums",
+        center=feature_map().center,
     )
     sketch = ds.sketch(with_missing("together"), big, nan_policy="available", sample=False)
     found = ds.decode(sketch, K, covariance_type="full")
@@ -142,7 +158,7 @@ def test_the_statistic_of_a_refined_fit_is_that_of_its_freedom():
 def test_a_feature_that_is_never_observed_is_named():
     y = Y.copy()
     y[:, 2] = np.nan
-    sketch = ds.sketch(y, MAP, nan_policy="available", sample=False)
+    sketch = ds.sketch(y, feature_map(), nan_policy="available", sample=False)
     with pytest.raises(DecodeError, match="feature 2"):
         ds.decode(sketch, K)
 
@@ -158,15 +174,15 @@ def test_an_estimator_takes_missing_values():
 
 
 def test_what_is_not_supported_says_so():
-    model = ds.decode(ds.sketch(Y, MAP, nan_policy="available", sample=False), K)
-    sketch = ds.sketch(Y, MAP, nan_policy="available")
+    model = ds.decode(ds.sketch(Y, feature_map(), nan_policy="available", sample=False), K)
+    sketch = ds.sketch(Y, feature_map(), nan_policy="available")
     for refused in (
         lambda: ds.polish(model, Y, 1, nan_policy="available"),
-        lambda: mean_embedding(GROUPS),
-        lambda: mean_map_kernel(GROUPS),
-        lambda: compare_columns(GROUPS, GROUPS, GROUPS),
+        lambda: mean_embedding(days()),
+        lambda: mean_map_kernel(days()),
+        lambda: compare_columns(days(), days(), days()),
         lambda: compare_rows(sketch, sketch),
-        lambda: ds.privatise(ds.sketch(Y, MAP, nan_policy="available"), 1.0),
+        lambda: ds.privatise(ds.sketch(Y, feature_map(), nan_policy="available"), 1.0),
     ):
         with pytest.raises(InputError, match="omit"):
             refused()
@@ -174,19 +190,23 @@ def test_what_is_not_supported_says_so():
 
 def test_lazy_groups_have_the_bits_of_groups_in_memory():
     lazy = ds.sketch(
-        da.from_array(Y, chunks=(3000, D)), MAP, groups=DAY, nan_policy="available", split_every=2
+        da.from_array(Y, chunks=(3000, D)),
+        feature_map(),
+        groups=DAY,
+        nan_policy="available",
+        split_every=2,
     )
-    assert lazy.compute().identical(GROUPS)
+    assert lazy.compute().identical(days())
 
 
 def test_models_of_groups_are_those_of_their_sketches():
-    some = GROUPS.select([3, 4])
+    some = days().select([3, 4])
     for label, model in ds.decode(some, 1).items():
         np.testing.assert_array_equal(model.means, ds.decode(some[label], 1).means)
 
 
 def test_discrepancies_of_groups_are_those_of_their_sketches():
-    some = GROUPS.select([3, 4, 5])
+    some = days().select([3, 4, 5])
     expected = [[ds.mmd(a, b, squared=True) for _, b in some.items()] for _, a in some.items()]
     found = ds.mmd(some, squared=True).values
     away = ~np.eye(3, dtype=bool)
@@ -196,23 +216,23 @@ def test_discrepancies_of_groups_are_those_of_their_sketches():
 def test_groups_that_miss_more_values_are_no_other_distribution():
     rng, more = np.random.default_rng(8), Y.copy()
     more[(rng.random(Y.shape) < 0.3) & (DAY % 2 == 1)[:, None]] = np.nan
-    group = ds.sketch(more, MAP, groups=DAY, nan_policy="available")
+    group = ds.sketch(more, feature_map(), groups=DAY, nan_policy="available")
     odd = group.labels % 2 == 1
     assert not compare(group.select(odd), group.select(~odd), level=0.01).is_different
     masses = units_of(group.select(odd), group.select(~odd)).masses  # less where more is missing
     np.testing.assert_allclose(masses[0], group[1].observed.frequencies.mean())
     assert masses[:10].max() < masses[10:].min()
-    moved = ds.sketch(more + 0.2 * X.std(axis=0), MAP, groups=DAY, nan_policy="available")
+    moved = ds.sketch(more + 0.2 * X.std(axis=0), feature_map(), groups=DAY, nan_policy="available")
     assert compare(group.select(odd), moved.select(~odd), level=0.01).is_different
     rare = Y.copy()
     rare[DAY == 3, :2] = np.nan
-    group = ds.sketch(rare, MAP, groups=DAY, nan_policy="available")
+    group = ds.sketch(rare, feature_map(), groups=DAY, nan_policy="available")
     with pytest.raises(InputError, match="=3 .*merge_by"):
         compare(group.select(odd), group.select(~odd))
 
 
 def test_values_that_are_missing_completely_at_random_are_no_finding():
-    sketch = ds.sketch(Y, MAP, nan_policy="available", sample=False)
+    sketch = ds.sketch(Y, feature_map(), nan_policy="available", sample=False)
     found = ds.diagnose(TRUTH, sketch)
     complete = ~np.isnan(Y).any(axis=1)
     assert found.missingness.complete == pytest.approx(complete.mean(), abs=1e-3)
@@ -223,7 +243,7 @@ def test_values_that_are_missing_completely_at_random_are_no_finding():
     np.testing.assert_allclose(
         found.missingness.ratios, Y[complete].std(axis=0) / others[1], rtol=1e-6
     )
-    assert ds.diagnose(TRUTH, ds.sketch(X, MAP)).missingness is None
+    assert ds.diagnose(TRUTH, ds.sketch(X, feature_map())).missingness is None
 
 
 def test_scores_of_differences_are_in_standard_errors():
@@ -231,7 +251,7 @@ def test_scores_of_differences_are_in_standard_errors():
     for seed in range(30):
         y = TRUTH.sample(4000, seed=seed)
         y[rng.random(y.shape) < 0.1] = np.nan
-        sketch = ds.partial_sketch(y, MAP, nan_policy="available")
+        sketch = ds.partial_sketch(y, feature_map(), nan_policy="available")
         found = compare_incomplete(TRUTH, sketch)
         scores += [*found.shift_scores, *found.ratio_scores]
     assert np.mean(np.square(scores)) == pytest.approx(1.0, abs=0.25)
@@ -243,7 +263,7 @@ def test_values_that_are_missing_for_a_reason_are_a_finding(cause):
     away = y[:, 0] - y[:, 0].mean()
     reason = away > 0 if cause == "another feature" else np.abs(away) > away.std()
     y[reason & (np.random.default_rng(0).random(N) < 0.5), 3] = np.nan
-    sketch = ds.sketch(y, MAP, nan_policy="available", sample=False)
+    sketch = ds.sketch(y, feature_map(), nan_policy="available", sample=False)
     found = ds.diagnose(TRUTH, sketch)
     assert "feature 0" in found.findings["missing values"]
     assert found.as_dict()["missingness"]["excess"] > 20
