@@ -92,6 +92,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "pca": Experiment(
         "Gribonval et al. 2021, section 3: excess risk of 3 components, % of the variance (d=30)",
         quadratic.section_3,
+        pictures.against_measurements,
     ),
     "thesis-3.5": Experiment(
         f"{_THESIS}, section 3.5: errors of random features", thesis.section_3_5, thesis.by_features

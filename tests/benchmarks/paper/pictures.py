@@ -127,6 +127,20 @@ def distances(runs: Sequence[Run]) -> Figure:
     return drawing
 
 
+def against_measurements(runs: Sequence[Run]) -> Figure:
+    """Gribonval et al. 2021, section 3: losses of components by the size of the sketch."""
+    drawing, axes = figure(1, 2)
+    titles = {"rank 3": "covariance of rank 3", "1/i": "eigenvalues 1 / i"}
+    ratios, top = sorted({run.setting["m/(kd)"] for run in runs}), max(run.value for run in runs)
+    for ax, (spectrum, title) in zip(axes[0], titles.items(), strict=True):
+        curves(ax, select(runs, spectrum=spectrum), "m/(kd)")
+        ax.set(xlabel="numbers in the sketch, m / (K d)", title=title, xticks=ratios)
+        ax.set_ylim(-0.03 * top, 1.05 * top)
+    axes[0, 0].set_ylabel("excess risk, % of the variance")
+    axes[0, 0].legend(frameon=False)
+    return drawing
+
+
 def error_by_bandwidth(runs: Sequence[Run]) -> Figure:
     """Sketch-and-shift, Figure 1: data, and mean squared error."""
     drawing, axes = figure(1, 2)
