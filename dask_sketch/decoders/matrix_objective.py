@@ -55,9 +55,9 @@ class MatrixObjective(Objective):
         is_few = _MIN_RATIO * self._touched[0].shape[1] < self.space.n_parameters
         return self._touched if is_few else None
 
-    def subsample(self, n_frequencies: int) -> Self:
-        """Objective of a random subset of the frequencies."""
-        fewer = super().subsample(n_frequencies)
+    def select(self, chosen: Indices) -> Self:
+        """As in the base class."""
+        fewer = super().select(chosen)
         fewer._set_touched()
         return fewer
 
