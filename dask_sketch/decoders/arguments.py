@@ -22,6 +22,7 @@ from dask_sketch.decoders.methods import (
 )
 from dask_sketch.decoders.names import MAXIMA, METHODS, MODELS, REFINEMENTS, TRANSFORMS
 from dask_sketch.decoders.problem import Problem
+from dask_sketch.decoders.stable_search import require_alphas
 from dask_sketch.decoders.starts import (
     Start,
     components_of,
@@ -64,6 +65,7 @@ def check_problem(
     variance_floor: float,
     device: str | None,
     covariance_type: str | None = None,
+    shared_alpha: bool = False,
 ) -> tuple[Problem, Method]:
     """Validate all arguments that describe a problem, and find the row of its method.
 
@@ -79,20 +81,18 @@ def check_problem(
         n_components = require_integer("n_components", n_components, 1, DecodeError)
     replicates = require_integer("replicates", replicates, 1, DecodeError)
     seed = require_integer("seed", seed, 0, DecodeError)
-    _require_known(
-        method=method, model=model, maxima=maxima, refine=refine, device=device,
-    )  # fmt: skip
-    _require_type(covariance_type, sketch.feature_map.n_features, refine)
+    _require_known(method=method, model=model, maxima=maxima, refine=refine, device=device)
+    _require_type(covariance_type, sketch.feature_map.n_features)
     if not isinstance(variance_floor, (float, np.floating)) or not 0.0 < variance_floor < 1.0:
         raise DecodeError(f"variance_floor={variance_floor!r}: give a fraction between 0 and 1.")
     model = model_of_start(start, model)
     if model in TRANSFORMS:
         given = {"bounds": bounds, "covariance": covariance, "device": device, "refine": refine}
         _require_transform(model, n_components or start, given | {"merge": merge or None})
+    require_alphas(model, shared_alpha)
     model = _model_of_type(model, covariance_type)
     has_matrices = uses_matrices(covariance_type)
-    d = sketch.feature_map.n_features
-    components = components_of(start, d, model, has_matrices)
+    components = components_of(start, sketch.feature_map.n_features, model, has_matrices)
     if all(value is None for value in (method, start, bounds, covariance, device, merge or None)):
         method = _method_of_sample(sketch, model, n_components)
         if has_matrices and sketch.sample is None:
@@ -118,7 +118,7 @@ def check_problem(
         method=row.name,
         model=model,
         box=box,
-        covariance=covariance_matrix(model, covariance, d),
+        covariance=covariance_matrix(model, covariance, sketch.feature_map.n_features),
         start=components,
         maxima=maxima,
         merge=merge,
@@ -128,6 +128,7 @@ def check_problem(
         variance_floor=variance_floor,
         device=device,
         covariance_type=covariance_type or "diag",
+        shared_alpha=bool(shared_alpha),
     )
     is_solved = has_matrices or model in TRANSFORMS
     if row.name == "likelihood" and is_solved:  # the rows may determine what the sketch does not
@@ -153,18 +154,13 @@ def _require_known(**names: str | None) -> None:
             raise DecodeError(f"{name}={value!r} is unknown: choose one of {', '.join(known)}.")
 
 
-def _require_type(covariance_type: Any, n_features: int, refine: str | None) -> None:
+def _require_type(covariance_type: Any, n_features: int) -> None:
     """Raise an error for a type of covariances that is unknown or does not suit the features."""
     try:
         covariances_of("diag" if covariance_type is None else covariance_type)
         require_rank(covariance_type, n_features)
     except InputError as error:
         raise DecodeError(str(error)) from None
-    if refine is not None and rank_of(covariance_type) is not None:
-        raise DecodeError(
-            f"refine={refine!r} with covariance_type={covariance_type!r}: factors have no standard "
-            "errors. Leave refine out, the fit to the sketch is refined in any case."
-        )
 
 
 def _require_taken(row: Method, **given: Any) -> None:

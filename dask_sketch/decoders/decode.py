@@ -65,6 +65,7 @@ def decode(
     replicates: int = ...,
     variance_floor: float = ...,
     device: str | None = ...,
+    shared_alpha: bool = ...,
     threads: int | None = ...,
     executor: Executor | None = ...,
     progress: Progress | bool | None = ...,
@@ -89,6 +90,7 @@ def decode(
     replicates: int = ...,
     variance_floor: float = ...,
     device: str | None = ...,
+    shared_alpha: bool = ...,
     threads: int | None = ...,
     executor: Executor | None = ...,
     progress: Progress | bool | None = ...,
@@ -112,6 +114,7 @@ def decode(
     replicates: int = 1,
     variance_floor: float = VARIANCE_FLOOR,
     device: str | None = None,
+    shared_alpha: bool = False,
     threads: int | None = None,
     executor: Executor | None = None,
     progress: Progress | bool | None = None,
@@ -198,8 +201,7 @@ def decode(
         ``"splitting"``). They need ``n_components`` and five frequencies for each parameter, of
         which ``"full"`` has ``1 + d + d (d + 1) / 2`` for each component and ``"low-rank:r"``
         ``1 + d + d (1 + r)``, of which two frequencies are enough, and at most 4096
-        parameters; the fit is always refined as by ``refine="efficient"``. Factors have no standard
-        errors.
+        parameters; the fit is always refined as by ``refine="efficient"``.
     refine
         ``"efficient"``: weight the entries of the sketch by the inverse of their covariance, which
         makes estimates as precise as maximum likelihood on all samples to the extent that the
@@ -242,6 +244,8 @@ def decode(
     device
         ``"cuda"``: sums over frequencies are computed on the current GPU, in float64; the model is
         the same up to rounding. For many frequencies, and not for methods that find centroids.
+    shared_alpha
+        Whether all components of ``model="alpha-stable"`` have the same ``alpha``.
     threads
         Number of threads ``>= 1`` that share the work; it changes no bit of the result. By default
         the cores that this process may use, at most 16 and at most ``OMP_NUM_THREADS``; outside
@@ -296,7 +300,7 @@ def decode(
         "method": method, "model": model, "refine": refine, "bounds": bounds,
         "covariance": covariance, "start": start, "maxima": maxima, "merge": merge, "seed": seed,
         "replicates": replicates, "variance_floor": variance_floor, "device": device,
-        "covariance_type": covariance_type,
+        "covariance_type": covariance_type, "shared_alpha": shared_alpha,
     }  # fmt: skip
     require_callables(executor, progress)
     if isinstance(sketch, SketchGroup):
@@ -483,15 +487,20 @@ def _wrapped(problem: Problem, solution: Solution, trace: list[float], seconds: 
         solution.means,
         covariances,
         decoding=record,
-        stderr=None
-        if errors is None
-        else StandardErrors(*errors[:2], _of_type(kind, errors[2], errors[2])),
+        stderr=None if errors is None else _standard_errors(kind, *errors),
         covariance_type=kind,
     )
+
+
+def _standard_errors(
+    covariance_type: str, weights: Array, means: Array, shapes: Array, noise: Array | None = None
+) -> StandardErrors:
+    """Standard errors of a solution, in the layout of a covariance type."""
+    return StandardErrors(weights, means, _of_type(covariance_type, shapes, shapes), noise)
 
 
 def _of_type(covariance_type: str, variances: Array, matrices: Array | None) -> Array:
     """Array of a covariance type, from variances or matrices that fulfil it."""
     if matrices is not None and uses_matrices(covariance_type):
-        return matrices if covariance_type == "full" else matrices[0]
+        return matrices[0] if covariance_type == "tied" else matrices
     return variances[:, 0] if covariance_type == "spherical" else variances

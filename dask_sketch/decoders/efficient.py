@@ -31,11 +31,11 @@ from scipy import linalg, special
 from dask_sketch.decoders.atoms import Array, unpacked
 from dask_sketch.decoders.complete_information import complete_information, inverse_root
 from dask_sketch.decoders.descent import Fit, coarse_objective
+from dask_sketch.decoders.factor_descent import FactorSpace
 from dask_sketch.decoders.noise_covariance import feature_covariance
 from dask_sketch.decoders.normal_equations import Cholesky, gram_of_columns, subtract_products
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.errors import DecodeError
-from dask_sketch.validation.choices import rank_of
 from dask_sketch.validation.warn import warn_user
 
 # Added to the diagonal of the correlation matrix of the features, which is near-singular by
@@ -77,14 +77,15 @@ class RefinedFit:
         Fit whose weights sum to one.
     standard_errors
         Standard errors of weights (K,), means and variances (K, n_features), in data units; of
-        covariance matrices (K, n_features, n_features) in place of variances. Zero for parameters
-        on a bound, which were held there. None unless they were asked for.
+        covariance matrices (K, n_features, n_features) in place of variances, and of components
+        with factors further those of noise variances (K, n_features). Zero for parameters on a
+        bound, which were held there. None unless they were asked for.
     overidentification
         Overidentification statistic; None unless it was asked for.
     """
 
     fit: Fit
-    standard_errors: tuple[Array, Array, Array] | None
+    standard_errors: tuple[Array, ...] | None
     overidentification: Overidentification | None = None
 
     @property
@@ -195,8 +196,9 @@ def refine_efficiently(
     found = metric.overidentification(objective, weights, theta) if test else None
     if not errors:
         return RefinedFit(refined, None, found)
-    variances = metric.parameters.all_variances(metric.covariance()) / objective.effective_count
-    return RefinedFit(refined, _in_data_units(objective, variances, len(theta)), found)
+    covariance = metric.covariance() / objective.effective_count
+    errors_found = _in_data_units(objective, metric.parameters, covariance, theta)
+    return RefinedFit(refined, errors_found, found)
 
 
 def _metric_of_start(
@@ -223,14 +225,21 @@ def _metric_of_start(
 
 
 def _in_data_units(
-    objective: Objective, squares: Array, n_atoms: int
-) -> tuple[Array, Array, Array]:
-    """Standard errors of weights, means and variances or matrices, from their squares."""
-    space, d = objective.space, objective.space.n_features
-    deviations = np.sqrt(np.maximum(squares, 0.0))
+    objective: Objective, parameters: _FreeParameters, covariance: Array, theta: Array
+) -> tuple[Array, ...]:
+    """Standard errors of weights, means and variances or matrices, from their covariance."""
+    space, d, n_atoms = objective.space, objective.space.n_features, len(theta)
+    deviations = np.sqrt(np.maximum(parameters.all_variances(covariance), 0.0))
     by_theta = deviations[n_atoms:].reshape(n_atoms, -1)
-    if rank_of(space.family.name) is not None:  # of noise variances; loadings may be rotated
-        return deviations[:n_atoms], space.scale * by_theta[:, :d], by_theta[:, d : 2 * d]
+    if isinstance(space, FactorSpace):  # loadings may be rotated, which leaves matrices as they are
+        noise = space.scale**2 * by_theta[:, d : 2 * d]
+        squares = np.empty((n_atoms, d * (d + 1) // 2))
+        for k, atom in enumerate(theta):
+            derivatives = space.matrix_derivatives(atom)
+            own = parameters.of_atom(covariance, k)
+            squares[k] = np.einsum("qi,qi->q", derivatives @ own, derivatives)
+        matrices = unpacked(np.sqrt(np.maximum(squares, 0.0)), d) * np.outer(*[space.scale] * 2)
+        return deviations[:n_atoms], space.scale * by_theta[:, :d], matrices, noise
     if space.family.has_matrices:
         matrices = unpacked(by_theta[:, d:], d) * np.outer(space.scale, space.scale)
         return deviations[:n_atoms], space.scale * by_theta[:, :d], matrices
@@ -316,6 +325,15 @@ class _FreeParameters:
                 root = inverse_root(weights[k] * own[np.ix_(chosen, chosen)])
                 found.append((n_free_weights + rows, root))
         return found
+
+    def of_atom(self, covariance: Array, k: int) -> Array:
+        """Covariance (p, p) of the parameters of an atom, from that of the free parameters."""
+        p = self._shape[1]
+        own = np.flatnonzero(self._atoms // p == k)
+        places, rows = self._atoms[own] % p, len(self._alive) - 1 + own
+        out = np.zeros((p, p))
+        out[np.ix_(places, places)] = covariance[np.ix_(rows, rows)]
+        return out
 
     def all_variances(self, covariance: Array) -> Array:
         """Variances of all weights and parameters, from the covariance of the free ones."""

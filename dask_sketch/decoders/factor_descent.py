@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import optimize
 
-from dask_sketch.decoders.atoms import Array, ParameterSpace, count_shapes
+from dask_sketch.decoders.atoms import Array, ParameterSpace, count_shapes, entries
 from dask_sketch.decoders.descent import Fit
 from dask_sketch.decoders.factor_kernels import MULTIPLE, add_cost_gradient, touched_features
 from dask_sketch.decoders.objective import Complex, Objective
@@ -80,6 +80,23 @@ class FactorSpace(ParameterSpace):
     def clip(self, theta: Array) -> Array:
         """Atoms moved into the bounds."""
         return np.clip(theta, self.lower, self.upper)
+
+    def matrix_derivatives(self, atom: Array) -> Array:
+        """Derivatives of the entries of the covariance matrix of an atom by its parameters.
+
+        Shape (n_entries, n_parameters), with the entries in the order of
+        :func:`~dask_sketch.decoders.atoms.entries`.
+        """
+        d = self.n_features
+        first, second = entries(d)
+        loadings, numbers = self.factors(atom[None])[0, :, 1:], np.arange(len(first))
+        out = np.zeros((len(first), self.n_parameters))
+        out[np.arange(d), d + np.arange(d)] = 1.0
+        by_loading = np.zeros((len(first), d, loadings.shape[1]))
+        by_loading[numbers, first] += loadings[second]
+        by_loading[numbers, second] += loadings[first]
+        out[:, 2 * d :] = by_loading.reshape(len(first), -1)
+        return out
 
     def limit_step(self, theta: Array, trial: Array) -> Array:
         """Atoms after a step, with no noise variance far from the one before."""

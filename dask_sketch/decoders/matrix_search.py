@@ -369,7 +369,7 @@ def conclude_matrices(
     means, variances = objective.space.to_data_units(theta)
     errors = refined.standard_errors
     if errors is not None:
-        errors = (errors[0][order], errors[1][order], errors[2][order])
+        errors = tuple(each[order] for each in errors)
     return Solution(
         weights=weights,
         means=means,

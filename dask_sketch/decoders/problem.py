@@ -30,7 +30,7 @@ class Problem:
         Sketch of at least one sample.
     n_components
         Number of components; None if the method or the start determines it.
-    method, model, maxima, merge, refine, seed, replicates, variance_floor, device
+    method, model, maxima, merge, refine, seed, replicates, variance_floor, device, shared_alpha
         Arguments of :func:`dask_sketch.decode`.
     box
         Lowest and highest means, shape (2, n_features), in data units; None without bounds.
@@ -57,6 +57,7 @@ class Problem:
     variance_floor: float = VARIANCE_FLOOR
     device: str | None = None
     covariance_type: str = "diag"
+    shared_alpha: bool = False
 
     @property
     def has_matrices(self) -> bool:
@@ -161,7 +162,8 @@ class Solution:
     n_evaluations
         Number of evaluations of correlation or cost.
     standard_errors
-        Standard errors of weights, means and variances, of the same shapes, if there are any.
+        Standard errors of weights, means and variances or matrices, of the same shapes, and of the
+        noise variances of components with factors, if there are any.
     searched
         Noise level at the last search for other components; None if it was this one.
     score
@@ -191,7 +193,7 @@ class Solution:
     converged: bool
     message: str
     n_evaluations: int
-    standard_errors: tuple[Array, Array, Array] | None = None
+    standard_errors: tuple[Array, ...] | None = None
     searched: float | None = None
     score: float | None = None
     gain: float | None = None

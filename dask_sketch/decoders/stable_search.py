@@ -30,6 +30,7 @@ from dask_sketch.decoders.transform_fit import (
     standard_errors,
     warn_of_fit,
 )
+from dask_sketch.errors import DecodeError
 from dask_sketch.models.alpha_stable import MAX_ALPHA, MIN_ALPHA
 from dask_sketch.models.weighted_em import fit_mixture
 from dask_sketch.validation.threads import Threads
@@ -85,9 +86,30 @@ class StableTransforms:
 TRANSFORMS = StableTransforms()
 
 
+def require_alphas(model: str | None, shared_alpha: bool) -> None:
+    """Raise an error if the components of a model have no alpha to share.
+
+    Parameters
+    ----------
+    model, shared_alpha
+        Arguments of :func:`dask_sketch.decode`.
+
+    Raises
+    ------
+    DecodeError
+        If ``shared_alpha`` is given for another model than ``"alpha-stable"``.
+    """
+    if shared_alpha and model != "alpha-stable":
+        raise DecodeError(
+            f"shared_alpha={shared_alpha!r} with model={model!r}: only components of "
+            "model='alpha-stable' have an alpha. Leave shared_alpha out, or give that model."
+        )
+
+
 def _target(problem: Problem) -> Target:
     """Values of the sketch, relative to the center of its map."""
-    return Target.of(TRANSFORMS, problem.sketch, problem.sketch.feature_map.center)
+    center = problem.sketch.feature_map.center
+    return Target.of(TRANSFORMS, problem.sketch, center, n_shared=int(problem.shared_alpha))
 
 
 def fit_replicate(

@@ -72,21 +72,30 @@ class Target:
         Real parts, then imaginary parts, shape (2 m,).
     whitening
         Matrix (r, 2 m) that residuals are multiplied by; None for none.
+    n_shared
+        Number of last parameters that are the same in all components.
     """
 
     transforms: Transforms
     frequencies: Array
     values: Array
     whitening: Array | None = None
+    n_shared: int = 0
 
     @classmethod
-    def of(cls, transforms: Transforms, sketch: Sketch, center: Array | None = None) -> Target:
+    def of(
+        cls,
+        transforms: Transforms,
+        sketch: Sketch,
+        center: Array | None = None,
+        n_shared: int = 0,
+    ) -> Target:
         """Target of a sketch, relative to a center."""
         omega = sketch.feature_map.frequencies
         values = sketch.characteristic
         if center is not None:
             values = values * np.exp(1j * (center @ omega))
-        return cls(transforms, omega, _stacked(values))
+        return cls(transforms, omega, _stacked(values), n_shared=n_shared)
 
     def residual(self, weights: Array, theta: Array) -> Array:
         """Difference between target and mixture, whitened."""
@@ -94,19 +103,35 @@ class Target:
         return self._whitened(self.values - _stacked(model))
 
     def linearised(self, weights: Array, theta: Array) -> tuple[Array, Array]:
-        """Residual, and derivatives of the mixture by all parameters, shape (r, K + K p).
+        """Residual, and derivatives of the mixture by all parameters, shape (r, n_columns).
 
-        The weights are a softmax, whose logits come first.
+        The weights are a softmax, whose logits come first. Shared parameters come last.
         """
         values, derivatives = self.transforms.derivatives(theta, self.frequencies)
         model = weights @ values
+        derivatives = weights[:, None, None] * derivatives
+        n_own = theta.shape[1] - self.n_shared
         columns = [
             weights[:, None] * (values - model),
-            (weights[:, None, None] * derivatives).reshape(-1, values.shape[1]),
+            derivatives[:, :n_own].reshape(-1, values.shape[1]),
+            derivatives[:, n_own:].sum(axis=0),
         ]
         jacobian = np.concatenate([_stacked(part) for part in columns])
         residual = self._whitened(self.values - _stacked(model))
         return residual, self._whitened(jacobian.T)
+
+    def by_component(self, columns: Array, n_components: int) -> Array:
+        """Numbers (K, p) of the parameters, from those of the columns after the weights."""
+        n_own = len(columns) - n_components - self.n_shared
+        own = columns[n_components : n_components + n_own].reshape(n_components, -1)
+        shared = np.tile(columns[n_components + n_own :], (n_components, 1))
+        return np.concatenate([own, shared], axis=1)
+
+    def with_shared(self, weights: Array, theta: Array) -> Array:
+        """Parameters whose shared ones are their means."""
+        n_own = theta.shape[1] - self.n_shared
+        shared = np.tile(weights @ theta[:, n_own:] / weights.sum(), (len(theta), 1))
+        return np.concatenate([theta[:, :n_own], shared], axis=1)
 
     def cost(self, fit: Fit) -> float:
         """Mean squared modulus of the residual, not whitened."""
@@ -142,7 +167,8 @@ def descend(target: Target, weights: Array, theta: Array, n_steps: int = _N_STEP
     """
     k = len(weights)
     weights = np.maximum(weights / weights.sum(), _LIGHT)
-    weights, theta = weights / weights.sum(), target.transforms.clip(theta)
+    weights = weights / weights.sum()
+    theta = target.transforms.clip(target.with_shared(weights, theta))
     damping, converged, n_evaluations = _FIRST_DAMPING, False, 1
     residual, jacobian = target.linearised(weights, theta)
     squares = float(residual @ residual)
@@ -156,7 +182,7 @@ def descend(target: Target, weights: Array, theta: Array, n_steps: int = _N_STEP
             logits = np.log(weights) + np.clip(step[:k], -3.0, 3.0)
             moved = np.maximum(np.exp(logits - logits.max()), _LIGHT)
             moved /= moved.sum()
-            other = target.transforms.clip(theta + step[k:].reshape(theta.shape))
+            other = target.transforms.clip(theta + target.by_component(step, k))
             residual = target.residual(moved, other)
             n_evaluations += 1
             after = float(residual @ residual)
@@ -344,7 +370,8 @@ def refine(
         fit = descend(weighted, fit.weights, fit.theta)
         fit = replace(fit, n_evaluations=fit.n_evaluations + before)
         residual = weighted.residual(fit.weights, fit.theta)
-        freedom = float(len(residual) - fit.theta.size - len(fit.weights) + 1)
+        n_repeated = target.n_shared * (len(fit.weights) - 1)
+        freedom = float(len(residual) - fit.theta.size + n_repeated - len(fit.weights) + 1)
         statistic = sketch.effective_count * float(residual @ residual)
         test = statistic, freedom, float(np.sqrt(2.0 * max(freedom, 1.0)))
         report(fit.cost)
@@ -426,7 +453,7 @@ def standard_errors(target: Target, sketch: Sketch, fit: Fit) -> Array | None:
     with np.errstate(over="ignore"):
         variances = np.diagonal(inverse) / scale**2 / sketch.effective_count
     errors = np.where(variances > 0.0, np.sqrt(np.maximum(variances, 0.0)), np.inf)
-    return np.asarray(errors[len(fit.weights) :].reshape(fit.theta.shape))
+    return target.by_component(errors, len(fit.weights))
 
 
 def _weighted(target: Target, fit: Fit) -> Target:

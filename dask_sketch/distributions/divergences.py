@@ -31,6 +31,7 @@ from dask_sketch.errors import InputError
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.row_sample import DEFAULT_ROWS
 from dask_sketch.validation.arrays import require_integer, require_number
+from dask_sketch.validation.choices import rank_of
 from dask_sketch.validation.threads import one_blas_thread
 from dask_sketch.validation.warn import warn_user
 
@@ -512,7 +513,9 @@ def _scored(mixture: GaussianMixture, x: Array, masses: Array, size: float | Non
     step = max(_NUMBERS // max(mixture.n_features * mixture.n_components, 1), 1)
     blocks = [scores(mixture, x[start : start + step]) for start in range(0, len(x), step)]
     made = np.concatenate(blocks)
-    errors = None if mixture.stderr is None else standard_errors(mixture)
+    # those of factors are of their matrices, of which the scores are not
+    known = mixture.stderr is not None and rank_of(mixture.covariance_type) is None
+    errors = standard_errors(mixture) if known else None
     if made.shape[1] > _MAX_PARAMETERS:  # as if the parameters were not correlated
         if errors is None:
             raise InputError(

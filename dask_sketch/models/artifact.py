@@ -17,6 +17,7 @@ ALPHA_STABLE = "dask-sketch/alpha-stable-mixture"
 COMPONENTS = "dask-sketch/principal-components"
 VERSION = 1
 STDERR = "_stderr"  # suffix of the names of standard errors
+NOISE = "noise_variances"  # of which there are standard errors alone
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,13 @@ def to_dataset(model: Any, schema: str) -> xr.Dataset:
         for name, (dimensions, _, attributes) in list(variables.items()):
             meaning = f"standard error of: {attributes['meaning']}"
             values = getattr(model.stderr, name)
-            variables[name + STDERR] = (dimensions, values, {"meaning": meaning})
+            if "factor" in dimensions:  # errors are those of the matrices and noise variances
+                dimensions, text = COVARIANCE_LAYOUTS["full"]
+                meaning = f"standard error of: {text}"
+                noise = model.stderr.noise_variances
+                of_noise = "standard error of: noise variances, squared units"
+                variables[NOISE + STDERR] = dimensions[:2], noise, {"meaning": of_noise}
+            variables[name + STDERR] = dimensions, values, {"meaning": meaning}
     record = None if model.decoding is None else asdict(model.decoding)
     attrs: dict[str, Any] = {
         "convention": convention + _DECODING,

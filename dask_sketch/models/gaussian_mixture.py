@@ -51,10 +51,9 @@ class GaussianMixture(Mixture):
     decoding
         Record of the decoding, if the mixture was decoded.
     stderr
-        Standard errors of the parameters, if they were estimated (``refine="efficient"``). Mixtures
-        with factors have none, since loadings are determined only up to rotations. Instead, compare
-        ``weights``, ``means`` and ``variances`` of models decoded (``start=model``) from sums of
-        partial sketches, drawn with replacement.
+        Standard errors of the parameters, if they were estimated (``refine="efficient"``). Loadings
+        are determined only up to rotations: mixtures with factors have standard errors of their
+        covariance matrices and noise variances.
     polishing
         Record of the passes of :func:`dask_sketch.polish`, if there were any. The record of the
         decoding is that of the model before.
@@ -107,19 +106,23 @@ class GaussianMixture(Mixture):
             )
         _require_positive(self.covariances, self.covariance_type)
         errors = self.stderr
-        if errors is not None and rank_of(self.covariance_type) is not None:
-            raise InputError(
-                f"stderr with covariance_type={self.covariance_type!r}: loadings are determined "
-                "only up to rotations. Leave stderr out.",
-                parameter="stderr",
-            )
-        if errors is not None and (errors.means.shape, errors.covariances.shape) != (
-            means.shape,
-            shape,
-        ):
+        if errors is None:
+            return
+        has_factors = rank_of(self.covariance_type) is not None
+        if has_factors:  # the errors are those of the matrices
+            shape = (*means.shape, means.shape[1])
+        if (errors.means.shape, errors.covariances.shape) != (means.shape, shape):
             raise InputError(
                 f"stderr has means of shape {errors.means.shape} and covariances of shape "
-                f"{errors.covariances.shape}; those of the mixture are {means.shape} and {shape}."
+                f"{errors.covariances.shape}; for covariance_type={self.covariance_type!r} give "
+                f"{means.shape} and {shape}.",
+                parameter="stderr",
+            )
+        if has_factors != (errors.noise_variances is not None):
+            raise InputError(
+                f"stderr with covariance_type={self.covariance_type!r}: give noise_variances "
+                "of 'low-rank:r', and of no other type.",
+                parameter="stderr",
             )
 
     @property
@@ -198,7 +201,8 @@ class GaussianMixture(Mixture):
         interval
             Lower and upper ends along a last axis of length 2 of ``"weights"``, ``"means"`` and
             ``"covariances"``, whose other axes are those of the parameters. Intervals of weights
-            and variances are truncated at zero.
+            and variances are truncated at zero. Of ``"low-rank:r"`` those of ``"covariances"`` are
+            of the covariance matrices, and there are ``"noise_variances"``.
 
         Raises
         ------
@@ -214,16 +218,19 @@ class GaussianMixture(Mixture):
         array([[[-0.196,  0.196]]])
         """
         if self.stderr is None:
-            remedy = "decode it with refine='efficient'"
-            if rank_of(self.covariance_type) is not None:
-                remedy = "factors have none; decode another covariance_type with refine='efficient'"
-            raise InputError(f"this mixture has no standard errors: {remedy}.")
+            raise InputError(
+                "this mixture has no standard errors: decode it with refine='efficient'."
+            )
         if not 0.0 < level < 1.0:
             raise InputError(f"level={level!r}: give a probability between 0 and 1.")
         reach = float(special.ndtri(0.5 + 0.5 * level))
-        out = {}
-        for name in ("weights", "means", "covariances"):
-            value, error = getattr(self, name), reach * getattr(self.stderr, name)
+        out, values = {}, {name: getattr(self, name) for name in ("weights", "means")}
+        values["covariances"] = self.covariances
+        if self.stderr.noise_variances is not None:
+            values["covariances"] = self.covariance_matrices
+            values["noise_variances"] = self.covariances[..., 0]
+        for name, value in values.items():
+            error = reach * getattr(self.stderr, name)
             low = value - error
             if name == "covariances" and uses_matrices(self.covariance_type):
                 positive = np.broadcast_to(np.eye(self.n_features, dtype=bool), low.shape)

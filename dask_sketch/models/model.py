@@ -535,17 +535,22 @@ class StandardErrors:
         errors are correlated.
     means, covariances
         Standard errors of the means, shape (n_components, n_features), and of the covariances, of
-        the shape of these, in the units of the means and of the variances. Zero for parameters at a
-        bound.
+        the shape of these, in the units of the means and of the variances. Of ``"low-rank:r"``
+        those of the covariance matrices, shape (n_components, n_features, n_features), since
+        loadings are determined only up to rotations. Zero for parameters at a bound.
+    noise_variances
+        Standard errors of the noise variances of ``"low-rank:r"``, shape (n_components,
+        n_features); None for other types.
     """
 
     weights: Array
     means: Array
     covariances: Array
+    noise_variances: Array | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """All attributes, and the largest value of each."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {name: getattr(self, name) for name in self._names()}
         return values | {
             "max_weight_error": float(self.weights.max()),
             "max_mean_error": float(self.means.max()),
@@ -553,10 +558,10 @@ class StandardErrors:
         }
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            object.__setattr__(self, field.name, finite(field.name, getattr(self, field.name)))
-            if (getattr(self, field.name) < 0.0).any():
-                raise InputError(f"{field.name} holds negative standard errors.")
+        for name in self._names():
+            object.__setattr__(self, name, finite(name, getattr(self, name)))
+            if (getattr(self, name) < 0.0).any():
+                raise InputError(f"{name} holds negative standard errors.")
         shapes = [(*self.means.shape, *self.means.shape[1:])] if self.means.ndim == 2 else []
         shapes += [self.means.shape, self.means.shape[:1], self.means.shape[1:] * 2]
         if self.means.ndim != 2 or self.covariances.shape not in shapes:
@@ -570,3 +575,13 @@ class StandardErrors:
                 f"standard errors of weights have shape {self.weights.shape}; for "
                 f"{len(self.means)} components give ({len(self.means)},)."
             )
+        noise = self.noise_variances
+        if noise is not None and noise.shape != self.means.shape:
+            raise InputError(
+                f"noise_variances has shape {noise.shape}; give that of the means, "
+                f"{self.means.shape}."
+            )
+
+    def _names(self) -> list[str]:
+        """Names of the arrays that are there."""
+        return [field.name for field in fields(self) if getattr(self, field.name) is not None]

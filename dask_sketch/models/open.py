@@ -14,6 +14,7 @@ from dask_sketch.models.artifact import (
     LATENT_CLASSES,
     LAYOUTS,
     MIXTURE,
+    NOISE,
     SCHEMAS,
     STDERR,
     VERSION,
@@ -138,8 +139,9 @@ def model_from_dataset(
         record = _record(dataset.attrs["decoding"])
         arrays: dict[str, Any] = {name: dataset[name].values for name in meaning}
         if model is GaussianMixture and "means" + STDERR in dataset:
+            names = [*meaning, *(name for name in (NOISE,) if name + STDERR in dataset)]
             arrays["stderr"] = StandardErrors(
-                **{name: dataset[name + STDERR].values for name in meaning}
+                **{name: dataset[name + STDERR].values for name in names}
             )
         polishing = _polishing(dataset.attrs.get("polishing", "null"))
         if model is GaussianMixture and "covariance_type" in dataset.attrs:

@@ -37,6 +37,27 @@ def test_indices_of_stability_are_found(truth, feature_map, sample):
     assert record.overidentification < record.freedom + 5.0 * np.sqrt(2.0 * record.freedom)
 
 
+def test_one_index_of_all_components(truth, feature_map):
+    same = AlphaStableMixture(truth.weights, truth.locations, truth.scales, [1.4] * 3)
+    sketched = sketch(same.sample(50_000, seed=1), feature_map, sample=False)
+    found = decode(sketched, 3, model="alpha-stable", shared_alpha=True)
+    assert len(set(found.alphas)) == 1
+    assert found.alphas[0] == pytest.approx(1.4, abs=0.02)
+    np.testing.assert_allclose(found.locations, truth.locations, atol=0.1)
+    own = decode(sketched, 3, model="alpha-stable")
+    assert found.decoding.freedom == own.decoding.freedom + 2
+    again = decode(sketched, start=own, shared_alpha=True)
+    assert again.alphas == pytest.approx(found.alphas, abs=1e-3)
+    with pytest.raises(DecodeError, match="shared_alpha=True with model='gaussian'"):
+        decode(sketched, 3, model="gaussian", shared_alpha=True)
+
+
+def test_data_of_several_indices_has_not_one(truth, feature_map):
+    sketched = sketch(truth.sample(100_000, seed=1), feature_map, sample=False)
+    with pytest.warns(UserWarning, match="overidentification"):
+        decode(sketched, 3, model="alpha-stable", shared_alpha=True)
+
+
 def test_an_earlier_model_is_a_start(truth, feature_map):
     sketched = sketch(truth.sample(20_000, seed=3), feature_map, sample=False)
     found = decode(sketched, start=truth)

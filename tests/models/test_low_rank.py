@@ -131,7 +131,37 @@ def test_invalid_covariances_are_refused(kind, covariances, match):
         GaussianMixture([0.4, 0.6], MEANS, covariances, covariance_type=kind)
 
 
-def test_standard_errors_of_loadings_are_refused():
-    errors = StandardErrors([0.1, 0.1], 0.1 + 0 * MEANS, 0.1 + 0 * FULL.covariances)
-    with pytest.raises(InputError, match="stderr with covariance_type='low-rank:2'"):
+def test_standard_errors_are_those_of_matrices_and_noise_variances(tmp_path):
+    matrices, noise = 0.1 + 0 * FULL.covariances, 0.2 + 0 * MEANS
+    errors = StandardErrors([0.1, 0.1], 0.1 + 0 * MEANS, matrices, noise)
+    given = {"covariance_type": "low-rank:2", "stderr": errors}
+    mixture = GaussianMixture([0.4, 0.6], MEANS, FACTORS, **given)
+    ends = mixture.interval(0.95)
+    np.testing.assert_allclose(
+        ends["covariances"].mean(axis=-1)[..., 0, 1], FULL.covariances[..., 0, 1]
+    )
+    widths = ends["noise_variances"][..., 1] - FACTORS[..., 0]
+    np.testing.assert_allclose(widths, 1.96 * 0.2, rtol=1e-3)
+    assert mixture.as_dict()["stderr"]["max_covariance_error"] == 0.1
+    mixture.to_zarr(tmp_path / "mixture.zarr")
+    loaded = ds.open(tmp_path / "mixture.zarr")
+    np.testing.assert_array_equal(loaded.stderr.covariances, matrices)
+    np.testing.assert_array_equal(loaded.stderr.noise_variances, noise)
+    assert "noise_variances" not in FULL.as_dict()
+
+
+@pytest.mark.parametrize(
+    "errors",
+    [
+        StandardErrors([0.1, 0.1], 0.1 + 0 * MEANS, 0.1 + 0 * FULL.covariances),
+        StandardErrors([0.1, 0.1], 0.1 + 0 * MEANS, 0.1 + 0 * MEANS, 0.1 + 0 * MEANS),
+    ],
+)
+def test_standard_errors_of_another_type_are_refused(errors):
+    with pytest.raises(InputError, match="stderr .*covariance_type='low-rank:2'"):
         GaussianMixture([0.4, 0.6], MEANS, FACTORS, covariance_type="low-rank:2", stderr=errors)
+
+
+def test_noise_variances_have_the_shape_of_the_means():
+    with pytest.raises(InputError, match="noise_variances"):
+        StandardErrors([0.1, 0.1], 0.1 + 0 * MEANS, 0.1 + 0 * FULL.covariances, [0.1, 0.1])
