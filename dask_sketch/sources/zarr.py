@@ -442,6 +442,14 @@ def _select(root: Any, name: str | None, label: str) -> Any:
         return root
     if name is not None:
         return named(root, name, label, "array")
+    schema = str(root.attrs.get("schema", ""))
+    # features of recordings are samples
+    if schema.startswith("dask-sketch/") and not schema.startswith("dask-sketch/speech-features"):
+        reader = "open_ledger" if schema == "dask-sketch/ledger" else "open"
+        raise InputError(
+            f"array=None: {label} has schema={schema!r}, a result of this package. Give the "
+            f"samples; dask_sketch.{reader} reads the result."
+        )
     found = {key: value for key, value in root.arrays() if value.ndim == 2}
     if len(found) == 1:
         return next(iter(found.values()))

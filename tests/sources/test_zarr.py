@@ -146,6 +146,20 @@ def test_weights_of_another_length_in_frames_and_groups(tmp_path):
         run(group, array="v")
 
 
+def test_results_of_this_package_are_no_samples(tmp_path):
+    feature_map = ds.FeatureMap(2, 20, scale=1.0)
+    ds.Centroids([1.0], [[0.0, 1.0]]).to_zarr(tmp_path / "centroids.zarr")
+    ds.create_ledger(tmp_path / "ledger.zarr", feature_map)
+    for name, reader in (("centroids", r"\.open "), ("ledger", r"\.open_ledger ")):
+        with pytest.raises(InputError, match=rf"{name}\.zarr has schema='dask-.*{reader}"):
+            ds.sketch(tmp_path / f"{name}.zarr", feature_map)
+    assert ds.open_samples(tmp_path / "centroids.zarr", array="centers").n_features == 2
+    recordings = zarr.open_group(tmp_path / "features.zarr", mode="w")
+    recordings.attrs["schema"] = "dask-sketch/speech-features/1"
+    recordings.create_array("frames", data=X)
+    assert ds.open_samples(tmp_path / "features.zarr").n_features == X.shape[1]
+
+
 def test_groups_must_be_told_which_array(tmp_path):
     group = zarr.open_group(tmp_path / "x.zarr", mode="w")
     with pytest.raises(InputError, match="it is empty"):
