@@ -21,7 +21,11 @@ from dask_sketch.decoders.atoms import VARIANCE_FLOOR, Array, count_shapes
 from dask_sketch.decoders.efficient import N_ROUNDS
 from dask_sketch.decoders.factor_descent import warn_of_lost_width
 from dask_sketch.decoders.latent_classes import decode_latent_classes
-from dask_sketch.decoders.misfit import warn_of_misfit, warn_of_overidentification
+from dask_sketch.decoders.misfit import (
+    warn_of_misfit,
+    warn_of_narrow_features,
+    warn_of_overidentification,
+)
 from dask_sketch.decoders.names import TRANSFORMS
 from dask_sketch.decoders.problem import Problem, Solution
 from dask_sketch.decoders.replicates import Progress, Reporter, fit_replicates, shown
@@ -350,6 +354,8 @@ def _decode_sketch(
     if test is not None and solution.score is None:
         warn_of_overidentification(sketch, *test)
         if sketch.sample is None:  # it says more than the rivals without rows
+            if solution.matrices is not None:
+                warn_of_narrow_features(sketch, solution.weights, solution.means, solution.matrices)
             return _wrapped(problem, solution, reporter.trace, time.perf_counter() - begun)
     warn_of_misfit(
         sketch, solution.weights, solution.means, solution.shapes, solution.cost,

@@ -18,6 +18,7 @@ from dask_sketch.decoders.unusual_rows import (
     warn_of_combinations,
     warn_of_dependence,
     warn_of_few_values,
+    warn_of_missing_rows,
     warn_of_outliers,
     warn_of_single_rows,
 )
@@ -54,7 +55,7 @@ _FAR_OUT = 30.0  # the same for components of data that the pilot rows are from
 _OF_OTHER_DATA = "Design a feature map for this data, which is unlike that of the pilot rows."
 _WITHOUT_PILOT = (
     "A feature map of design() knows where clusters are; one that is made without data finds them "
-    "with covariances of several scales, such as 1, 4, 16 and 64 times the smallest."
+    "with covariances of several scales, such as 1, 16, 256 and 4096 times the smallest."
 )
 _POINTS = 10_000  # rows that a comparison uses at most
 _WIDE = 1e13  # ratio of variances beyond which rounding may make a matrix singular
@@ -202,7 +203,9 @@ def warn_of_misfit(
         return
     if variances is None:
         remedy = _remedy(sketch, len(weights), beside_default, "centroids")
-        _warn_of_centroids(means, rows, masses, remedy)
+        error = _warn_of_centroids(means, rows, masses, remedy)
+        if not sketch.feature_map.normalize:
+            warn_of_missing_rows(sketch, means, error)
     else:
         remedy = _remedy(sketch, len(weights), beside_default, has_pilot=pilot is not None)
         found = _compared((weights, means, variances), pilot, rows, masses)
@@ -249,6 +252,43 @@ def warn_of_overidentification(
             f"{loss:.2g} nats a sample from the distribution, because the search stopped at a poor "
             "minimum or the data is no such mixture. Decode with replicates=5 or another number of "
             "components, or sketch with sample=True where rows may be kept.",
+        )
+
+
+def warn_of_narrow_features(sketch: Sketch, weights: Array, means: Array, matrices: Array) -> None:
+    """Warn of covariance matrices that are too wide for values which many rows share.
+
+    The frequencies do not tell how narrow such components are; those of the pilot are. Rows
+    simulated from the pilot have no correlations, so that each feature is compared on its own: the
+    loss in all features together is at least as large.
+
+    Parameters
+    ----------
+    sketch
+        Sketch without rows that was decoded.
+    weights, means, matrices
+        Components: weights (K,), means (K, n_features) and matrices (K, n_features, n_features).
+    """
+    found = pilot_mixture(sketch)
+    if found is None or sketch.privacy is not None:
+        return
+    rows, masses = _rows(sketch, len(weights), found)
+    variances = _diagonals(matrices)
+    losses = np.zeros(rows.shape[1])
+    for feature in np.flatnonzero(np.ptp(rows, axis=0) > 0):
+        one = np.s_[:, feature : feature + 1]
+        pilot = found.weights, found.means[one], found.variances[one]
+        fit = weights, means[one], variances[one]
+        losses[feature] = mean_log_likelihood(rows[one], masses, pilot)
+        losses[feature] -= mean_log_likelihood(rows[one], masses, fit)
+    worst = int(losses.argmax())
+    if losses[worst] > WARNED_NATS:
+        warn_user(
+            f"the mixture is at least {losses[worst]:.2g} nats a sample below EM on the pilot "
+            f"rows, by {feature_title(worst, sketch.feature_map.feature_names)} alone: many rows "
+            "share values there, and frequencies do not tell how narrow such components are. "
+            "Decode covariance_type='diag', leave out such features or state them as categories, "
+            "or sketch with sample=True where rows may be kept."
         )
 
 
@@ -436,7 +476,8 @@ def _more_rows(sketch: Sketch, n_pilot: int) -> str:
     return f"Sketch with sample=True where rows may be kept; otherwise {more}"
 
 
-def _warn_of_centroids(centers: Array, rows: Array, masses: Array, remedy: str) -> None:
+def _warn_of_centroids(centers: Array, rows: Array, masses: Array, remedy: str) -> float:
+    """Mean squared error, with a warning of one that is far above that of k-means."""
     rival = kmeans(rows, len(centers), weights=masses, n_starts=1)
     squares = _squared_distances(rows, centers)
     error = float(masses @ squares)
@@ -445,6 +486,7 @@ def _warn_of_centroids(centers: Array, rows: Array, masses: Array, remedy: str) 
             f"the mean squared error of the centroids is {error / rival.inertia:.3g} times that of "
             f"k-means on {len(rows):,} rows. {remedy}"
         )
+    return error
 
 
 def _squared_distances(rows: Array, centers: Array) -> Array:

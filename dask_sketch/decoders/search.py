@@ -24,7 +24,7 @@ from dask_sketch.decoders.descent import (
     n_coarse_frequencies,
 )
 from dask_sketch.decoders.efficient import RefinedFit, refine_efficiently
-from dask_sketch.decoders.greedy import n_resolvable
+from dask_sketch.decoders.greedy import cl_ompr, n_resolvable
 from dask_sketch.decoders.misfit import is_suspect
 from dask_sketch.decoders.noise_covariance import is_explained
 from dask_sketch.decoders.objective import Objective
@@ -33,6 +33,7 @@ from dask_sketch.decoders.problem import Problem, Report, Solution, require_weig
 from dask_sketch.decoders.scale_search import search_scales
 from dask_sketch.decoders.starts import Start, find_atom, pilot_start
 from dask_sketch.decoders.swap_moves import merge_coincident, prune, swap_atoms
+from dask_sketch.decoders.unusual_rows import warn_of_small_components
 from dask_sketch.errors import DecodeError
 from dask_sketch.validation.threads import Threads
 from dask_sketch.validation.warn import warn_user
@@ -232,6 +233,8 @@ def conclude_search(
     refined = None
     if _has_scales(problem) and _is_affordable(problem):
         fit, refined = _refined_by_scales(problem, fit, threads, report)
+        shares = fit.weights / fit.weights.sum()
+        warn_of_small_components(problem.sketch, shares, problem.count_parameters())
     elif problem.refine is not None:
         released = problem.objective(threads, _REFINED_FLOOR * problem.variance_floor)
         refined = refine_efficiently(released, fit, report)
@@ -286,9 +289,10 @@ def _refined_by_scales(
     for number in range(_STARTS):
         if number:
             rng = np.random.default_rng((problem.seed, problem.replicates + number - 1))
-            fit = _coarse_to_fine(
-                objective, problem.size, partial(_by_scales, problem, rng=rng), report
-            )
+            run = partial(_by_scales, problem, rng=rng)
+            if number == 1:  # all scales at once
+                run = partial(cl_ompr, n_components=len(first.theta), rng=rng, report=report)
+            fit = _coarse_to_fine(objective, problem.size, run, report)
         if fit.cost <= _NEAR * objective.noise_level:
             with contextlib.suppress(DecodeError):  # no metric: a component is far too wide
                 refined = refine_efficiently(released, fit, report, errors=asked, test=True)

@@ -16,6 +16,8 @@ from dask_sketch.validation.warn import warn_user
 
 _OUTLYING = 50.0  # standard deviations of the pilot beyond which rows are outliers
 _PER_COMPONENT = 20  # rows among which distinct ones are counted first
+_WARNED_PART = 0.02  # part of the squared error by one row of which users are warned
+_MIN_ROWS_EACH = 2.0  # rows for each parameter of a component without a warning
 _SINGLE_ROW = 1.5  # rows of a component that is an outlier
 _MIN_HELD = 20  # rows of a component whose width is compared without its farthest row
 _OUT_OF_RANGE = 10.0  # standard deviations of a component beyond which it has no rows
@@ -51,6 +53,37 @@ def warn_of_outliers(sketch: Sketch) -> None:
         )
 
 
+def warn_of_missing_rows(sketch: Sketch, centers: Array, error: float) -> None:
+    """Warn of a row far away that is not among the random rows, but rules the squared error.
+
+    Parameters
+    ----------
+    sketch
+        Sketch with random rows that was decoded.
+    centers
+        Centroids, shape (n_components, n_features).
+    error
+        Mean squared error of the centroids on the random rows.
+    """
+    if sketch.sample is None or not error > 0.0:
+        return
+    rows = sketch.sample.rows
+    # of values beyond those of the random rows, the distance from all centroids
+    below = np.where(rows.min(axis=0) > sketch.minimum, centers.min(axis=0) - sketch.minimum, 0.0)
+    above = np.where(rows.max(axis=0) < sketch.maximum, sketch.maximum - centers.max(axis=0), 0.0)
+    away = np.maximum(below, above)
+    feature = int(away.argmax())
+    part = float(away[feature]) ** 2 / (sketch.effective_count * error)
+    if part > _WARNED_PART:
+        value = (sketch.minimum if below[feature] > above[feature] else sketch.maximum)[feature]
+        warn_user(
+            f"{feature_title(feature, sketch.feature_map.feature_names)} has the value "
+            f"{value:.4g}, which none of the {len(rows):,} random rows has: one row adds about "
+            f"{part:.1%} to the mean squared error of the centroids, which do not know it. Clip "
+            f"such values, or keep more rows, such as sample={2 * len(rows)} in sketch()."
+        )
+
+
 def warn_of_few_samples(sketch: Sketch, n_components: int, n_each: int) -> None:
     """Warn of fewer samples than parameters where no rows are left out to test the fit.
 
@@ -67,6 +100,29 @@ def warn_of_few_samples(sketch: Sketch, n_components: int, n_each: int) -> None:
             f"{rows:,.0f} samples are few for n_components={n_components} with "
             f"{n_components * n_each} parameters: components may lie where there are no samples. "
             "Decode fewer components; of a group, merge labels with merge_by()."
+        )
+
+
+def warn_of_small_components(sketch: Sketch, weights: Array, n_each: int) -> None:
+    """Warn of components with so few rows that a sketch alone hardly determines them.
+
+    Parameters
+    ----------
+    sketch
+        Sketch that was decoded.
+    weights
+        Weights of the components, shape (n_components,).
+    n_each
+        Number of parameters of each component.
+    """
+    rows = weights * sketch.effective_count
+    small = rows < _MIN_ROWS_EACH * n_each
+    if small.any():
+        warn_user(
+            f"{int(small.sum())} of {len(weights)} components have about {rows.min():,.0f} rows, "
+            f"which are few for {n_each} parameters each: a sketch alone determines them badly, "
+            "for losses of 0.01 to 0.3 nats a sample. Decode fewer components, or sketch with "
+            "sample=True where rows may be kept."
         )
 
 

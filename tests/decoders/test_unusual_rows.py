@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from dask_sketch import decode, design, sketch
+from dask_sketch import FeatureMap, decode, design, partial_sketch, sketch
 from dask_sketch.decoders.unusual_rows import warn_of_dependence
 
 
@@ -50,3 +51,28 @@ def test_many_dependent_features_are_counted():
         warn_of_dependence(found, np.ones(1), np.cov(rows.T)[None])
     assert len(caught) == 1
     assert "Leave out 1 of them" in str(caught[0].message)
+
+
+def test_a_far_row_that_is_not_among_the_random_rows_is_named():
+    rows = np.random.default_rng(0).normal(size=(5000, 2))
+    rows[17, 1] = 400.0
+    whole = FeatureMap(2, 50, scale=1.0)
+    maps = (replace(whole, seed=seed) for seed in range(5))
+    few = (sketch(rows, each, sample=200) for each in maps)
+    lost = next(each for each in few if each.sample.rows.max() < 100.0)
+    with pytest.warns(UserWarning, match=r"feature 1 has the value 400.* sample="):
+        decode(lost, 3, model="dirac")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        decode(sketch(rows, whole, sample=5000), 3, model="dirac")
+
+
+def test_components_of_few_rows_are_warned_of_without_a_pilot():
+    rows = np.random.default_rng(0).normal(size=(10_000, 6))
+    rows[:20] += 60.0
+    feature_map = FeatureMap(
+        6, 130, covariances=np.outer([1.0, 16.0, 256.0, 4096.0], np.ones(6)),
+        distribution="sparse-radius",
+    )  # fmt: skip
+    with pytest.warns(UserWarning, match=r"1 of 2 components .* 2\d rows.* 13 parameters"):
+        decode(partial_sketch(rows, feature_map), 2)
