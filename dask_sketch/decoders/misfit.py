@@ -19,7 +19,9 @@ from dask_sketch.decoders.unusual_rows import (
     warn_of_dependence,
     warn_of_few_values,
     warn_of_missing_rows,
+    warn_of_narrow_clusters,
     warn_of_outliers,
+    warn_of_shared_values,
     warn_of_single_rows,
 )
 from dask_sketch.features.pilot import PilotMixture
@@ -185,9 +187,12 @@ def warn_of_misfit(
         remedy = "Remove or clip such rows, or sketch with sample=True where rows may be kept."
         if _warn_of_range(sketch, weights, means, _diagonals(variances), _FAR_OUT, remedy):
             return
+        if variances.ndim == 2:
+            warn_of_shared_values(sketch, pilot)
     if variances is not None:
         warn_of_single_rows(sketch, weights, means, variances)
         warn_of_combinations(sketch, means, variances)
+        warn_of_narrow_clusters(sketch, weights, means, variances, WARNED_NATS)
         warn_of_dependence(sketch, weights, variances)
     if _has_rows(sketch, len(weights)) or pilot is not None:
         rows, masses = _rows(sketch, len(weights), pilot)

@@ -8,7 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from dask_sketch.decoders.atoms import Array
+from dask_sketch.features.pilot import PilotMixture
 from dask_sketch.models.density import RowDensity, uncovered_features
+from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.weighted_em import MIN_VARIANCE
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.tables import feature_title
@@ -26,6 +28,9 @@ _TINY = np.finfo(float).tiny
 # direction is one of dependence up to so many times the smallest variance that is allowed, and
 # features take part in it that have so large an entry
 _NARROW, _NEAR_FLOOR, _TAKES_PART = 1e-3, 20.0, 0.1
+# Variances up to so many times the smallest one that is allowed count as the smallest; and the
+# weight of their components, and of the others, from which a feature has both.
+_AT_FLOOR, _SHARED = 1.5, 0.05
 _LISTED = 4  # features that a message names at most
 
 
@@ -170,6 +175,78 @@ def warn_of_combinations(sketch: Sketch, means: Array, variances: Array) -> None
             f"{', '.join(names)}: one row in {len(sketch.sample):,} with another combination of "
             "these values would lower the mean log-likelihood by many nats. Leave such features "
             "out, state them as categories in design(), or decode fewer components."
+        )
+
+
+def warn_of_shared_values(sketch: Sketch, mixture: PilotMixture) -> None:
+    """Warn of pilot components of the smallest variance where no rows are kept.
+
+    They are values that many rows share, such as zeros, or narrow clusters. Which of them have a
+    component, and how narrow it is, decides over many nats; a few pilot rows hardly tell.
+
+    Parameters
+    ----------
+    sketch
+        Sketch without rows that was decoded.
+    mixture
+        Mixture of the pilot rows.
+    """
+    pilot = sketch.feature_map.pilot
+    if pilot is None or mixture.probabilities is not None:
+        return
+    weight = mixture.weights @ (mixture.variances < _AT_FLOOR * MIN_VARIANCE * pilot.variance)
+    mixed = np.flatnonzero((weight > _SHARED) & (weight < 1.0 - _SHARED))
+    if len(mixed):
+        first = int(mixed[np.argmax(weight[mixed])])
+        others = f" and {len(mixed) - 1} more" if len(mixed) > 1 else ""
+        warn_user(
+            f"about {weight[first]:.0%} of the rows are in components of the smallest variance, "
+            f"{MIN_VARIANCE:g} of that of the data, in "
+            f"{feature_title(first, sketch.feature_map.feature_names)}{others}: they share a "
+            "value, or are a narrow cluster. Without rows in the sketch, the model may lose "
+            "0.2 nats a sample and more. Sketch with sample=True where rows may be kept."
+        )
+
+
+def warn_of_narrow_clusters(
+    sketch: Sketch, weights: Array, means: Array, variances: Array, enough: float
+) -> None:
+    """Warn of clusters of rows that are narrower than the smallest variance.
+
+    Parameters
+    ----------
+    sketch
+        Sketch that was decoded.
+    weights
+        Weights of the components, shape (n_components,).
+    means, variances
+        Means and variances of the components, shape (n_components, n_features).
+    enough
+        Loss of log-likelihood of which users are warned, in nats a sample.
+    """
+    if sketch.sample is None or not len(sketch.sample) or variances.ndim == 3:
+        return
+    floor = MIN_VARIANCE * sketch.variance
+    narrow = variances < _AT_FLOOR * floor
+    if not narrow.any():
+        return
+    rows = sketch.sample.rows.astype(np.float64)
+    nearest = GaussianMixture(weights, means, variances).predict(rows)
+    losses = np.zeros_like(variances)
+    for k in np.flatnonzero(narrow.any(axis=1)):
+        held = rows[nearest == k]
+        for j in np.flatnonzero(narrow[k]) if len(held) >= _MIN_HELD else ():
+            ratio = float(held[:, j].var() / floor[j])
+            if ratio < 1.0 and 2 * len(np.unique(held[:, j])) > len(held):  # no shared value
+                losses[k, j] = 0.5 * weights[k] * (ratio - 1.0 - np.log(ratio))
+    if losses.sum() > enough:
+        k, j = np.unravel_index(int(losses.argmax()), losses.shape)
+        warn_user(
+            f"clusters are narrower than the smallest variance, {MIN_VARIANCE:g} of that of the "
+            f"data, such as component {k} in "
+            f"{feature_title(int(j), sketch.feature_map.feature_names)}: this loses about "
+            f"{losses.sum():.2g} nats a sample. Make steps of EM with a smaller one, as in "
+            "polish(model, x, variance_floor=1e-12), or fit such clusters apart."
         )
 
 

@@ -186,7 +186,8 @@ def test_without_rows_shared_values_are_not_widened_to_what_the_sketch_resolves(
     shared = np.where(rng.random(n) < 0.4, 0.0, rng.lognormal(3.0, 1.2, n))
     x = np.column_stack([rng.poisson(rng.gamma(2.0, 2.0, n)), rng.gamma(2.0, 10.0, n), shared])
     x = (x - x.mean(axis=0)) / x.std(axis=0)
-    fitted = SketchGaussianMixture(10, sample_size=False, random_state=1).fit(x)
+    with pytest.warns(UserWarning, match="sample=True"):
+        fitted = SketchGaussianMixture(10, sample_size=False, random_state=1).fit(x)
     pilot = fitted.sketch_.feature_map.pilot.mixture
     rival = GaussianMixture(pilot.weights, pilot.means, pilot.variances)
     assert fitted.score(x) > rival.score(x) - 0.1

@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 import pytest
 
-from dask_sketch import FeatureMap, decode, design, partial_sketch, sketch
+from dask_sketch import FeatureMap, decode, design, partial_sketch, polish, sketch
 from dask_sketch.decoders.arguments import beside_default
 from dask_sketch.decoders.misfit import WARNED_NATS, warn_of_misfit
 from dask_sketch.features import fit_pilot
@@ -247,3 +247,27 @@ def test_covariance_matrices_of_rows_that_share_a_value_are_compared_by_feature(
     found = partial_sketch(x, feature_map)
     with pytest.warns(UserWarning, match=r"nats a sample below EM .* feature \d .*'diag'"):
         decode(found, 2, covariance_type="full")
+
+
+def test_clusters_that_are_narrower_than_the_smallest_variance_are_warned_of(rng):
+    centers, widths = 8.0 * rng.normal(size=(3, 2)), np.array([1.0, 0.1, 1e-4])
+    label = rng.integers(0, 3, 6000)
+    x = centers[label] + widths[label, None] * rng.normal(size=(6000, 2))
+    feature_map = design(x, n_components=3)
+    model, messages = caught(lambda: decode(sketch(x, feature_map), 3))
+    (message,) = [text for text in messages if "narrower" in text]
+    stated = float(re.search(r"about ([\d.]+) nats", message)[1])
+    lost = polish(model, x, passes=3, variance_floor=1e-12).score(x) - model.score(x)
+    assert lost > 1.0
+    assert stated == pytest.approx(lost, rel=0.2)
+    _, messages = caught(lambda: decode(sketch(x, feature_map, sample=False), 3))
+    assert any(re.search(r"3\d% .* smallest variance", text) for text in messages)
+
+
+def test_values_that_rows_share_are_warned_of_without_rows(rng):
+    x = np.where(rng.random((6000, 3)) < 0.6, 0.0, rng.normal(5.0, 3.0, (6000, 3)))
+    feature_map = design(x, n_components=5)
+    _, messages = caught(lambda: decode(sketch(x, feature_map, sample=False), 5))
+    assert any("smallest variance" in text and "sample=True" in text for text in messages)
+    _, messages = caught(lambda: decode(sketch(x, feature_map), 5))
+    assert not any("narrow" in text for text in messages)
