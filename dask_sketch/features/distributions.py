@@ -25,6 +25,9 @@ shuffled deck and radii are stratified; with independent draws, dependence withi
 to 0.3 in ln KL. There are no Gaussian sums for clustering, because they lose a cluster now and then
 with few frequencies.
 
+``gaussian-marginals``, for comparisons, is Gaussian with some frequencies of single features, which
+tell in which of them the shape differs.
+
 ``clustering`` is the distribution of Gribonval et al. (2017), section 4, with weights of the
 features: :func:`importance_weights`.
 """
@@ -53,6 +56,9 @@ _SHARES = (0.45, 0.9)
 # last place less; signs of zeros in sparse-sums, and so digests, depend on these bits.
 _TAIL = float.fromhex("0x1.0bbd40bcd5880p-2")
 
+# Frequencies of "gaussian-marginals" of each feature alone, at most, and at least if there are any.
+_MARGINALS, _FEW_MARGINALS = 16, 4
+
 
 def default_distribution(n_features: int, n_frequencies: int, task: str = "mixture") -> str:
     """Default distribution of :func:`dask_sketch.design`.
@@ -64,7 +70,9 @@ def default_distribution(n_features: int, n_frequencies: int, task: str = "mixtu
     >>> default_distribution(10, 275, "clustering")
     'gaussian'
     """
-    if task in ("clustering", "comparison"):
+    if task == "comparison":
+        return "gaussian-marginals"
+    if task == "clustering":
         return "gaussian"
     enough = n_features > 1 and n_frequencies >= _MANY * n_features
     return "sparse-sums" if enough else "sparse-radius"
@@ -187,8 +195,10 @@ def sample_frequencies(
         directions of at most four features, for mixtures with diagonal covariances);
         ``"sparse-sums"`` (nearly the same, from sums and differences of a few base frequencies,
         which are faster to sketch); ``"folded-gaussian"`` (radius ``|N(0, 1)|``); ``"gaussian"``
-        (``omega ~ N(0, Sigma**-1)``: features with a Gaussian kernel of covariance ``Sigma``); or
-        ``"clustering"`` (the same kernel from weighted features, see :func:`importance_weights`).
+        (``omega ~ N(0, Sigma**-1)``: features with a Gaussian kernel of covariance ``Sigma``);
+        ``"gaussian-marginals"`` (the same, but up to a quarter of them have one feature alone, 4 to
+        16 for each); or ``"clustering"`` (the same kernel from weighted features, see
+        :func:`importance_weights`).
     covariances
         Variances, shape (n_features,), or (n_distributions, n_features) for a mixture of
         distributions.
@@ -225,7 +235,9 @@ def sample_frequencies(
         return _sparse_sums(rng, variances, weights, n_frequencies)
     chosen = variances[_labels(rng, len(variances), weights, n_frequencies)]
     normal = rng.standard_normal((n_frequencies, variances.shape[1]))
-    if distribution != "gaussian":
+    if distribution == "gaussian-marginals":
+        _keep_one_feature(normal)
+    elif distribution != "gaussian":
         uniform = rng.random(n_frequencies)
         if distribution == "folded-gaussian":
             radius = np.asarray(special.ndtri(0.5 + uniform / 2))
@@ -356,6 +368,15 @@ def _sparse_sums(
     chosen = variances[_distributions(_strata(rng, groups), len(variances), weights)]
     bases = np.stack(sides, axis=1) / np.sqrt(chosen)[:, None, None]
     return combine(bases, n_frequencies)
+
+
+def _keep_one_feature(normal: NDArray[np.float64]) -> None:
+    """Leave one feature to the last of the rows, which get as long as those of all features."""
+    m, d = normal.shape
+    each = min(_MARGINALS, m // 4 // d)
+    n = d * each if d > 1 and each >= _FEW_MARGINALS else 0
+    last = normal[m - n :]
+    last[:] = np.where(np.arange(d) == np.arange(n)[:, None] % d, np.sqrt(d) * last, 0.0)
 
 
 def _strata(rng: np.random.Generator, n: int) -> NDArray[np.float64]:

@@ -55,8 +55,8 @@ class FeatureMap:
         Weights of such a mixture, shape (n_distributions,); divided by their sum. Equal by default.
     distribution
         Frequency distribution: ``"adapted-radius"`` (eq. 17; the default), ``"sparse-radius"``,
-        ``"sparse-sums"``, ``"folded-gaussian"``, ``"gaussian"`` or ``"clustering"`` (Gribonval et
-        al. 2017, eq. 40, with :attr:`feature_weights`); see
+        ``"sparse-sums"``, ``"folded-gaussian"``, ``"gaussian"``, ``"gaussian-marginals"`` or
+        ``"clustering"`` (Gribonval et al. 2017, eq. 40, with :attr:`feature_weights`); see
         :func:`dask_sketch.features.distributions.sample_frequencies`.
     seed
         Seed of the random frequencies, ``>= 0``.

@@ -124,8 +124,9 @@ def design(
         Purpose of the sketch: ``"mixture"``; ``"clustering"`` for centroids (``model="dirac"``),
         with the distribution ``"gaussian"`` and the scale of
         :func:`dask_sketch.features.clustering_scale`; ``"comparison"`` for
-        :func:`dask_sketch.distributions.compare`, with 64 Gaussian frequencies for each of eight
-        bandwidths, from half of the small distances between samples to twice the large ones; or
+        :func:`dask_sketch.distributions.compare`, with 512 frequencies of eight bandwidths, from
+        half of the small distances between samples to twice the large ones, up to a quarter of them
+        of single features (``"gaussian-marginals"``); or
         ``"pca"`` for principal components, which has no frequencies: the result is the grid of
         second moments, for :func:`sketch`, ``second_moments(like=...)`` and ledgers. It takes
         ``n_components``, ``n_columns``, ``seed``, ``n_pilot``, ``nan_policy``, ``progress`` and

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal, get_args
 
 Distribution = Literal[
-    "adapted-radius", "sparse-radius", "sparse-sums", "folded-gaussian", "gaussian", "clustering"
-]
+    "adapted-radius", "sparse-radius", "sparse-sums", "folded-gaussian", "gaussian",
+    "gaussian-marginals", "clustering",
+]  # fmt: skip
 DISTRIBUTIONS: tuple[str, ...] = get_args(Distribution)
 """Frequency distributions, see :mod:`dask_sketch.features.distributions`."""
 

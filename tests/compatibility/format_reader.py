@@ -88,13 +88,14 @@ def sample(spec):
     if law == "sparse-sums":
         return sample_sums(rng, m, variances, bounds, whitening)
     levels = np.array([len(names or []) for names in spec.get("categories", [[]] * d)])
-    categorical, size = levels > 0, levels[levels > 0]
-    n = 4 * m if size.size else m
+    categorical, size, n = levels > 0, levels[levels > 0], 4 * m if levels.any() else m
     variances[:, categorical] = (size**2 - 1) / 12
     chosen = np.digitize(rng.random(n), bounds) if len(bounds) else 0
     rows = rng.standard_normal((n, d))
     used = ~categorical | (rng.random((n, d)) < 0.5) if law == "gaussian" else np.ones((n, d), bool)
-    if law != "gaussian":
+    each = min(16, m // 4 // d) * (m // 4 // d >= 4) * (d > 1) * (law == "gaussian-marginals")
+    rows[n - d * each :] = rows[n - d * each :] * np.tile(np.eye(d), (each, 1)) * np.sqrt(d) + 0.0
+    if law[:8] != "gaussian":
         uniform = rng.random(n)
         if law == "sparse-radius":
             number = 2 + (uniform >= 0.45) + (uniform >= 0.9) if size.size else np.full(n, 4)
@@ -120,8 +121,7 @@ def sample(spec):
 
 def sample_sums(rng, m, variances, bounds, whitening):
     """The base frequencies u and v, and the sums and differences of their rounded values."""
-    groups, d = -(-m // 32), len(whitening)
-    n = 4 * groups
+    groups, d, n = -(-m // 32), len(whitening), -(-m // 32) * 4
     sides = np.zeros((2, n, d))
     for side in sides:
         deck = np.concatenate([rng.permutation(d) for _ in range(-(-2 * n // d))])

@@ -260,3 +260,17 @@ def test_the_pilot_mixture_makes_small_differences_visible():
     with_pilot, without = p_values(1.25)
     assert (with_pilot <= 0.05).all()
     assert with_pilot.mean() < 0.6 * without.mean()
+
+
+def test_a_change_of_shape_is_named():
+    rng = np.random.default_rng(0)
+    sides = rng.normal(size=(2, 1200, 3))
+    # two values with noise, of the same mean and variance
+    sides[1, :, 1] = 0.9 * np.sign(sides[1, :, 1]) + np.sqrt(0.19) * rng.normal(size=1200)
+    designed = ds.design(np.concatenate(sides), task="comparison", n_pilot=1000)
+    groups = [partial_sketch(x, designed, groups=np.arange(1200) % 12) for x in sides]
+    found = compare(*groups, n_permutations=199)
+    assert found.is_different
+    assert found.features[0].name == "feature 1"
+    assert found.features[0].p_value <= 0.05
+    assert found.features[1].p_value > 0.05

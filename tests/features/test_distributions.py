@@ -113,9 +113,25 @@ def test_gaussian_distribution_is_gaussian(n_features):
     np.testing.assert_allclose(np.cov(omega), np.eye(n_features) / 4, atol=0.03)
 
 
+def test_marginals_have_frequencies_of_their_own():
+    variances = np.array([[1.0] * 3, [1e8] * 3])
+    omega = sample_frequencies("gaussian-marginals", variances, 512, seed=0)
+    plain = sample_frequencies("gaussian", variances, 512, seed=0)
+    alone = (omega != 0).sum(axis=0) == 1
+    assert ((omega != 0) & alone).sum(axis=1).tolist() == [16] * 3
+    np.testing.assert_array_equal(omega[:, ~alone], plain[:, ~alone])
+    single = omega != 0
+    np.testing.assert_allclose((omega / plain)[:, alone][single[:, alone]], np.sqrt(3.0))
+    for n_features, m in ((40, 512), (1, 512), (5, 79)):  # too many features, one, too few
+        few = sample_frequencies("gaussian-marginals", np.ones(n_features), m, seed=0)
+        np.testing.assert_array_equal(
+            few, sample_frequencies("gaussian", np.ones(n_features), m, seed=0)
+        )
+
+
 @pytest.mark.parametrize(
     "distribution",
-    [distribution for distribution in DISTRIBUTIONS if distribution != "sparse-sums"],
+    [d for d in DISTRIBUTIONS if d not in ("sparse-sums", "gaussian-marginals")],
 )
 def test_directions_are_uniform(distribution):
     omega = sample_frequencies(distribution, np.ones(2), 4000, seed=5)

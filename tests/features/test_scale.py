@@ -162,8 +162,9 @@ def test_design_for_comparison():
     x = np.random.default_rng(0).normal(size=(3000, 2)) * [1.0, 50.0]
     feature_map = design(x, task="comparison")
     assert feature_map.n_frequencies == 512
-    assert feature_map.distribution == "gaussian"
+    assert feature_map.distribution == "gaussian-marginals"
     assert len(feature_map.covariances) == N_BANDWIDTHS
+    assert ((feature_map.frequencies != 0).sum(axis=0) == 1).sum() == 32
     assert feature_map.pilot is not None
     assert len(feature_map.pilot.mixture.weights) == 8
     assert feature_map == design(x, task="comparison")
