@@ -47,6 +47,7 @@ _LOSSES, _SMALLER = 6.0, 50.0
 # Nor does such a cost say anything of components that the sketch does not resolve: with a variance
 # below this fraction of the smallest one of the fit, and this weight in all.
 _UNRESOLVED, _UNRESOLVED_WEIGHT = 0.1, 0.05
+_SHARED = 1e-3  # variance of a component whose rows share a value, in that of the feature
 # Cost that is too large without a comparison: in noise levels, and as a fraction of the energy.
 _UNEXPLAINED = 30.0, 3e-4
 # Standard deviations of the overidentification statistic that noise explains, and the smallest loss
@@ -275,12 +276,15 @@ def warn_of_narrow_features(sketch: Sketch, weights: Array, means: Array, matric
         Components: weights (K,), means (K, n_features) and matrices (K, n_features, n_features).
     """
     found = pilot_mixture(sketch)
-    if found is None or sketch.privacy is not None:
+    if found is None or sketch.privacy is not None or len(found.weights) > len(weights):
         return
     rows, masses = _rows(sketch, len(weights), found)
     variances = _diagonals(matrices)
+    least = np.minimum(_UNRESOLVED * variances.min(axis=0), _SHARED * rows.var(axis=0))
+    narrow = found.variances < least
+    shared = (found.weights @ narrow > _UNRESOLVED_WEIGHT) & (np.ptp(rows, axis=0) > 0)
     losses = np.zeros(rows.shape[1])
-    for feature in np.flatnonzero(np.ptp(rows, axis=0) > 0):
+    for feature in np.flatnonzero(shared):
         one = np.s_[:, feature : feature + 1]
         pilot = found.weights, found.means[one], found.variances[one]
         fit = weights, means[one], variances[one]
