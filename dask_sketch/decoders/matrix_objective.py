@@ -22,6 +22,7 @@ _MAX_TOUCHED = 4  # features of a frequency; products of matrices are faster for
 # Parameters of an atom for each that a frequency touches, from which these are read alone: with
 # four touched features, matrix products are slower from 12 features.
 _MIN_RATIO = 6
+_GRAM_COST = 3.0  # time of a product in a sparse Gram matrix, in that of one in a matrix product
 _SPARSE_BLOCK = 1024  # frequencies of a block of the compiled cost, whatever the number of atoms
 
 
@@ -128,7 +129,7 @@ class MatrixObjective(Objective):
         """Multiplications for a Gram matrix of so many atoms."""
         if self._sums is None:
             return super().gram_work(n_components)
-        return float(self._sums.count_products(n_components))
+        return _GRAM_COST * self._sums.count_products(n_components)
 
 
 def _blocks(n: int) -> list[slice]:

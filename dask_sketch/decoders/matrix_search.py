@@ -211,7 +211,7 @@ def _moved(
     threads: Threads,
 ) -> Fit:
     """Descent from a start, then moves of components until noise explains the cost."""
-    fit = _descend(objective, start.weights, objective.space.clip(start.theta))
+    begun = fit = _descend(objective, start.weights, objective.space.clip(start.theta))
     report(fit.cost)
     points = rng.spawn(1)[0]
     diagonal = replace(problem, covariance_type="diag").objective(threads)
@@ -230,7 +230,7 @@ def _moved(
             fit, failed = moved, 0
         else:
             failed += 1
-    return _descend(objective, fit.weights, fit.theta)
+    return fit if fit is begun else _descend(objective, fit.weights, fit.theta)
 
 
 def _move(
