@@ -424,6 +424,7 @@ class Tensor:
 
     def __init__(self, values):
         self.values, self.shape = values, values.shape
+        self.dtype = f"tensor.{values.dtype}"  # is no type of NumPy's
 
     def __array__(self, dtype=None, copy=None):
         return self.values

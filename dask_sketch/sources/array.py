@@ -21,9 +21,15 @@ def as_array(x: Any) -> np.ndarray[Any, Any]:
     require_unmasked(x, "samples", "the values of the array")
     try:
         return np.asarray(x)
-    except (ValueError, TypeError, RuntimeError) as error:  # tensors on a GPU, or with gradients
+    except ValueError as error:
         raise InputError(
             f"x of type {type(x).__name__} is not an array ({error}): give rows of equal length.",
+            parameter="x",
+        ) from error
+    except (TypeError, RuntimeError) as error:  # tensors on a GPU, with gradients or of bfloat16
+        raise InputError(
+            f"x of type {type(x).__name__} is no array of NumPy ({error}): convert it to one, of "
+            "float32 or float64.",
             parameter="x",
         ) from error
 

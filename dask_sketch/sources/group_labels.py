@@ -178,7 +178,7 @@ def _in_memory(
             parameter="groups",
         )
     require_unmasked(given, "groups", f"groups of {label}")
-    values = on_host(given) if on_device(given) else given
+    values = on_host(given) if on_device(given) else _without_foreign_type(given)
     shape = np.shape(values)
     if shape != rows:
         raise _misaligned(shape, rows, label)
@@ -193,6 +193,13 @@ def _in_memory(
     if (codes == MISSING).any():  # tasks name the row, or leave it out
         return np.asarray(values, dtype=object), None
     return codes.astype(np.int32).reshape(shape), different
+
+
+def _without_foreign_type(values: Any) -> Any:
+    """Convert arrays of other packages, such as tensors, whose types are none of NumPy's."""
+    kind = getattr(values, "dtype", None)
+    is_known = kind is None or isinstance(kind, (np.dtype, pd.api.extensions.ExtensionDtype))
+    return values if is_known else np.asarray(values)
 
 
 def _misaligned(found: tuple[Any, ...], rows: tuple[Any, ...], label: str) -> InputError:

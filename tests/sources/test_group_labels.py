@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 import zarr
+from inputs import Tensor
 from strategies import assert_same_sketch, draw_rows, feature_map
 
 import dask_sketch as ds
@@ -44,7 +45,10 @@ def records(**more):
 
 # Each builder gives (input, weights, groups); ``place`` is an empty folder. Groups are the names of
 # SPEAKERS, or the numbers CODES where the builder is in NUMBERED.
-BUILDERS, NUMBERED = {}, {"dask array of numbers", "zarr numbers", "numbers in memory"}
+BUILDERS, NUMBERED = (
+    {},
+    {"dask array of numbers", "zarr numbers", "numbers in memory", "tensors"},
+)
 
 
 def builder(function):
@@ -60,6 +64,17 @@ def numpy_array(place):
 @builder
 def numbers_in_memory(place):
     return X, W, CODES.astype(np.uint8)
+
+
+@builder
+def tensors(place):
+    return Tensor(X), Tensor(W), Tensor(CODES)
+
+
+@builder
+def series_of_polars(place):
+    polars = pytest.importorskip("polars")
+    return X, polars.Series(W), polars.Series(LABELS)
 
 
 @builder
