@@ -39,6 +39,7 @@ from dask_sketch.validation.choices import (
     listed_types,
     uses_matrices,
 )
+from dask_sketch.validation.tables import feature_title
 from dask_sketch.validation.warn import warn_user
 
 # Frequencies up to which there are ten for each parameter of latent classes, and else five. With
@@ -47,6 +48,7 @@ _WEIGHTED = 2000
 _LEAST_SHARE = 0.4  # of the default number for covariance matrices, below which there are too few
 _UNLIKE = 30.0  # ratio of standard deviations from which features are not in one unit
 _HUGE = 1e150  # bound of values, and inverse bound of ranges: squares are float64 numbers
+_COARSE = 0.01  # distance of neighbouring numbers of float64, in standard deviations of a feature
 
 
 def default_n_frequencies(
@@ -170,7 +172,7 @@ def require_design_arguments(
         ("n_pilot", n_pilot, 2),
         ("seed", seed, 0),
     ):
-        if value is not None:
+        if value is not None or name == "n_pilot":
             require_integer(name, value, minimum)
     if n_frequencies is None and n_components is None and task != "comparison":
         raise InputError("give n_frequencies, or n_components for the default of 5(2d+1)K.")
@@ -247,6 +249,7 @@ whitening, seed, dtype
     array([9., 9.])
     """
     _require_magnitudes(pilot, label, feature_names)
+    _warn_of_coarse_numbers(pilot, label, feature_names)
     d = pilot.shape[1]
     require_rank(covariance_type, d)
     if task == "comparison":
@@ -458,6 +461,22 @@ def _require_magnitudes(
         name = narrow[0] if feature_names is None else repr(feature_names[narrow[0]])
         found = f"varies by {ranges[narrow[0]]:g} in feature {name}"
     raise InputError(f"{label} {found}: no float64 holds the square. Use another unit.")
+
+
+def _warn_of_coarse_numbers(
+    rows: NDArray[np.float64], label: str, feature_names: tuple[str, ...] | None
+) -> None:
+    """Warn of values so far from zero that float64 rounds them by much of their variation."""
+    steps, deviations = np.spacing(np.abs(rows).max(axis=0)), rows.std(axis=0)
+    coarse = np.flatnonzero((np.ptp(rows, axis=0) > 0) & (steps > _COARSE * deviations))
+    if len(coarse):
+        first = int(coarse[0])
+        warn_user(
+            f"{label} has values near {rows[0, first]:.6g} in "
+            f"{feature_title(first, feature_names)}, where numbers of float64 are "
+            f"{steps[first]:g} apart, with a standard deviation of {deviations[first]:.3g}: they "
+            "are rounded. Subtract a constant in the type of the data first."
+        )
 
 
 def _component_variances(

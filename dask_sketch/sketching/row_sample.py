@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -377,7 +378,7 @@ class Sampling:
         n_rows
             Number of rows, of weight one.
         """
-        root = np.sqrt(self.size)
+        root = math.sqrt(self.size)
         probable, sure = self.size + 4.0 * root + 10.0, self.size + 10.0 * root + 50.0
         if sure >= n_rows:
             return np.inf, np.inf

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
@@ -146,10 +146,11 @@ def open_samples(
         )
         if value is not None
     }  # fmt: skip
-    if isinstance(columns, str):
-        raise InputError(f"columns={columns!r}: give a list of names.")
     if columns is not None:
-        names = list(columns)
+        several = isinstance(columns, Iterable) and not isinstance(columns, str)
+        names = list(columns) if several else []
+        if not several or not all(isinstance(name, Hashable) for name in names):
+            raise InputError(f"columns={columns!r}: give a list of names.", parameter="columns")
         if len(set(names)) < len(names):
             raise InputError(f"columns={names!r}: give each name once.")
         given["columns"] = names

@@ -293,6 +293,14 @@ def test_a_constant_feature_is_named():
         ds.design(x, n_components=1)
 
 
+def test_integers_that_float64_rounds_are_warned_of():
+    x = np.random.default_rng(0).integers(0, 1000, (2000, 2)) + np.array([0, 2**60])
+    with pytest.warns(UserWarning, match=r"feature 1, .* 256 apart"):
+        ds.design(x, n_components=1)
+    ds.design(x - [0, 2**60], n_components=1)
+    ds.design(x - [0, 2**60 - 2**50], n_components=1)  # and no warning
+
+
 def test_the_order_of_memory_changes_no_bit():
     x = np.random.default_rng(0).normal(size=(500, 3))
     maps = [ds.design(np.array(x, order=order), n_components=2) for order in "CF"]
@@ -365,3 +373,9 @@ def test_arguments_that_second_moments_do_not_take(options, message):
 def test_columns_of_a_feature_map_are_refused():
     with pytest.raises(InputError, match="n_columns=3"):
         ds.design(PCA_ROWS, n_frequencies=9, n_columns=3)
+
+
+@pytest.mark.parametrize("n_pilot", [None, 1, 2.5])
+def test_a_number_of_pilot_samples_is_an_integer(n_pilot):
+    with pytest.raises(InputError, match="n_pilot="):
+        ds.design(np.zeros((5, 2)), n_components=1, n_pilot=n_pilot)

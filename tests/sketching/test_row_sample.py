@@ -215,3 +215,9 @@ def test_bounds_that_save_time_change_no_row(size, kind):
     assert found.identical(every.result(np.dtype("f4")))
     assert found.identical(divided.result(np.dtype("f4")))
     assert len(found) == min(size, np.isfinite(x[:, 0]).sum())
+
+
+def test_more_rows_than_there_are_numbers_for():
+    x = X[:50]
+    feature_map = FeatureMap(x.shape[1], 20, scale=1.0)
+    assert sketch_of(x, feature_map, sample=10**30).holds_all_rows

@@ -223,3 +223,9 @@ def test_a_column_is_chosen_once(x):
 def test_unknown_options_are_refused_in_the_name_of_the_function(function):
     with pytest.raises(TypeError, match=rf"{function.__name__}\(\) got .*'colums'.* columns, "):
         function(X, *([] if function is ds.design else [FM]), colums=NAMES)
+
+
+@pytest.mark.parametrize("columns", [5, "ab", np.zeros((2, 2)), object()])
+def test_columns_that_are_no_list_of_names(columns):
+    with pytest.raises(InputError, match="columns="):
+        ds.open_samples(np.zeros((3, 2)), columns=columns)
