@@ -17,6 +17,7 @@ from scipy import linalg
 from dask_sketch.display.text import one_line
 from dask_sketch.errors import InputError
 from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.validation.warn import warn_user
 
 Array = NDArray[np.float64]
 _ROWS_PER_CONSTRAINT = 4  # real constraints beyond this fraction of the rows fit sampling noise
@@ -342,7 +343,15 @@ def calibrate_rows(
     others = np.setdiff1d(np.arange(constraints.n_columns), held)
     ridges = np.array(_RIDGES)
     before = constraints.weigh(base, np.zeros((constraints.n_columns, 1)))[1]
-    candidates, sums = _solve(constraints, base, gram, others, ridges, _SEARCH_PASSES)
+    try:
+        candidates, sums = _solve(constraints, base, gram, others, ridges, _SEARCH_PASSES)
+    except linalg.LinAlgError:  # rows that hardly vary
+        warn_user(
+            f"the {len(values):,} random rows of the sketch do not vary as its sums do, so they "
+            "are not calibrated to them: complete rows are unlike those with missing values, or "
+            "many are alike. See diagnose(), and decode(method='cl-ompr') for a fit to the sums."
+        )
+        return _uncalibrated(values, base, used, n_held)
     totals = candidates.sum(axis=0)
     discrepancies = (sums[held] ** 2).sum(axis=0) / (2 * n_held) / totals**2
     start = float((before[held] ** 2).sum() / (2 * n_held))

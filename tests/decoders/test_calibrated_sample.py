@@ -127,3 +127,16 @@ def test_invalid_arguments(
 ) -> None:
     with pytest.raises(InputError, match=match):
         calibrate_rows(rows, weights, sketch)
+
+
+def test_complete_rows_that_do_not_vary_are_warned_of(rng):
+    """Values are missing where they vary: the equations of the weights are singular."""
+    x = rng.normal(size=(4000, 6))
+    complete = np.arange(4000) % 2 == 0
+    x[complete] = x[complete, :1]
+    x[~complete, np.arange(2000) % 6] = np.nan
+    found = partial_sketch(x, FeatureMap(6, 130, scale=1.0, distribution="sparse-sums"),
+                           nan_policy="available", sample=5000)  # fmt: skip
+    with pytest.warns(UserWarning, match=r"2,000 random rows .*'cl-ompr'"):
+        calibrated = calibrate(found)
+    assert calibrated.weights.sum() == pytest.approx(1.0)
