@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import cache, partial
 
@@ -11,7 +12,8 @@ from scipy.special import logsumexp
 from sklearn.neighbors import KernelDensity
 
 from dask_sketch import GaussianMixture, decode, design, sketch
-from dask_sketch.distributions import Divergence, divergence
+from dask_sketch.distributions import DensityNodes, Divergence, divergence, node_divergence
+from dask_sketch.distributions.divergences import Kind
 from dask_sketch.models import random_mixture
 from tests.benchmarks.paper.records import Job, Run, timed
 
@@ -24,6 +26,8 @@ SIZES = {
     "quick": ((1000, 8, 4), (10_000, 8, 4)),
     "toy": ((1000, 1, 1),),
 }
+MOST_FEATURES = 3  # of densities on nodes
+N_NODES = 64  # along each feature
 MOST_NEIGHBORS = 100_000  # rows of nearest neighbours
 _CHUNK = 5  # draws in one job
 
@@ -58,6 +62,8 @@ def one_case(d: int, n_components: int, n: int, seeds: range, n_densities: int) 
         shared = {"sketches": decoding}
         if n <= MOST_NEIGHBORS:
             methods["5 neighbours"] = lambda kind, rows=rows: divergence(*rows, kind)
+        if d <= MOST_FEATURES:
+            methods["nodes"] = partial(of_nodes, rows)
         if seed < n_densities:
             logs, shared["kernel density, Scott"] = timed(partial(log_densities, *rows))
             methods["kernel density, Scott"] = partial(plug_in, logs)
@@ -86,6 +92,19 @@ def decoded(rows: list[Array], n_components: int, seed: int) -> list[GaussianMix
         decode(sketch(side, feature_map), n_components, refine="efficient", seed=seed)
         for side in rows
     ]
+
+
+def of_nodes(rows: list[Array], kind: Kind) -> Divergence:
+    """Divergence of densities on nodes, with a third of Scott's bandwidth."""
+    both = np.concatenate(rows)
+    n, d = rows[0].shape
+    bandwidth = both.std(axis=0) * n ** (-1.0 / (d + 4)) / 3.0
+    reach = 3.0 * bandwidth
+    nodes = DensityNodes(both.min(axis=0) - reach, both.max(axis=0) + reach, N_NODES, bandwidth)
+    first, second = (nodes.kernel_sums(side) for side in rows)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of the smoothing, which is measured here
+        return node_divergence(nodes, first, second, (n, n), kind)
 
 
 def log_densities(x: Array, y: Array) -> list[list[Array]]:
