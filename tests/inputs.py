@@ -485,7 +485,7 @@ DOORS = {
     "Dask bag of 2-D blocks or of records": ("bag of blocks", "bag of dicts", "bag of"),
     "xarray DataArray": ("data array",),
     "xarray Dataset, NetCDF file": ("dataset", "netcdf"),
-    "Zarr path, URL, array or group": (
+    "Zarr path, URL, store, array or group": (
         "zarr group", "zarr file url", "zarr array path", "zarr array object", "zarr",
     ),
     "Parquet file, folder or glob, local or URL; Arrow dataset": (

@@ -19,7 +19,7 @@ from dask_sketch.decoders.unusual_rows import (
     warn_of_dependence,
     warn_of_few_values,
     warn_of_missing_rows,
-    warn_of_narrow_clusters,
+    warn_of_narrow_components,
     warn_of_outliers,
     warn_of_shared_values,
     warn_of_single_rows,
@@ -193,7 +193,7 @@ def warn_of_misfit(
     if variances is not None:
         warn_of_single_rows(sketch, weights, means, variances)
         warn_of_combinations(sketch, means, variances)
-        warn_of_narrow_clusters(sketch, weights, means, variances, WARNED_NATS)
+        warn_of_narrow_components(sketch, weights, means, variances, WARNED_NATS)
         warn_of_dependence(sketch, weights, variances)
     if _has_rows(sketch, len(weights)) or pilot is not None:
         rows, masses = _rows(sketch, len(weights), pilot)

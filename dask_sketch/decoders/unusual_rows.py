@@ -6,6 +6,7 @@ Outliers, rows of few distinct values, and features that depend on each other.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from dask_sketch.decoders.atoms import Array
 from dask_sketch.features.pilot import PilotMixture
@@ -31,6 +32,8 @@ _NARROW, _NEAR_FLOOR, _TAKES_PART = 1e-3, 20.0, 0.1
 # Variances up to so many times the smallest one that is allowed count as the smallest; and the
 # weight of their components, and of the others, from which a feature has both.
 _AT_FLOOR, _SHARED = 1.5, 0.05
+_DECADE = 0.5 * np.log(10.0)  # of the log-density of a component by its variance in one feature
+_ON_GRID = 0.05  # distance of rounded values from multiples, in their step
 _LISTED = 4  # features that a message names at most
 
 
@@ -208,10 +211,10 @@ def warn_of_shared_values(sketch: Sketch, mixture: PilotMixture) -> None:
         )
 
 
-def warn_of_narrow_clusters(
+def warn_of_narrow_components(
     sketch: Sketch, weights: Array, means: Array, variances: Array, enough: float
 ) -> None:
-    """Warn of clusters of rows that are narrower than the smallest variance.
+    """Warn of components of the smallest variance: values that many rows share, or clusters.
 
     Parameters
     ----------
@@ -222,7 +225,7 @@ def warn_of_narrow_clusters(
     means, variances
         Means and variances of the components, shape (n_components, n_features).
     enough
-        Loss of log-likelihood of which users are warned, in nats a sample.
+        Loss of log-likelihood by clusters of which users are warned, in nats a sample.
     """
     if sketch.sample is None or not len(sketch.sample) or variances.ndim == 3:
         return
@@ -232,13 +235,15 @@ def warn_of_narrow_clusters(
         return
     rows = sketch.sample.rows.astype(np.float64)
     nearest = GaussianMixture(weights, means, variances).predict(rows)
-    losses = np.zeros_like(variances)
+    losses, shares, values = (np.zeros_like(variances) for _ in range(3))
     for k in np.flatnonzero(narrow.any(axis=1)):
         held = rows[nearest == k]
         for j in np.flatnonzero(narrow[k]) if len(held) >= _MIN_HELD else ():
-            ratio = float(held[:, j].var() / floor[j])
-            if ratio < 1.0 and 2 * len(np.unique(held[:, j])) > len(held):  # no shared value
-                losses[k, j] = 0.5 * weights[k] * (ratio - 1.0 - np.log(ratio))
+            ratio = float(held[:, j].var()) / max(float(floor[j]), _TINY)
+            if 2 * len(np.unique(held[:, j])) <= len(held):
+                shares[k, j], values[k, j] = weights[k], np.median(held[:, j])
+            elif ratio < 1.0:
+                losses[k, j] = 0.5 * weights[k] * (ratio - 1.0 - np.log(max(ratio, _TINY)))
     if losses.sum() > enough:
         k, j = np.unravel_index(int(losses.argmax()), losses.shape)
         warn_user(
@@ -248,6 +253,45 @@ def warn_of_narrow_clusters(
             f"{losses.sum():.2g} nats a sample. Make steps of EM with a smaller one, as in "
             "polish(model, x, variance_floor=1e-12), or fit such clusters apart."
         )
+    # a feature of nothing but shared values is one of categories, of which users are warned
+    total = shares.sum(axis=0)
+    mixed = np.flatnonzero((total > _SHARED) & (total < 1.0 - _SHARED))
+    if len(mixed):
+        _warn_of_values(sketch, values[:, mixed], shares[:, mixed], mixed)
+
+
+def _warn_of_values(
+    sketch: Sketch, values: Array, shares: Array, features: npt.NDArray[np.intp]
+) -> None:
+    """Warn of components that are values (K, n) of these features, with shares of the rows."""
+    assert sketch.sample is not None  # whose rows were looked at
+    k, worst = np.unravel_index(int(shares.argmax()), shares.shape)
+    j = int(features[worst])
+    step = _rounding_step(sketch.sample.rows[:, j].astype(np.float64))
+    remedy = "Fit the rows of such values apart, or leave such features out"
+    if step is not None:
+        half = 0.5 * step
+        remedy = (
+            f"The values are rounded to {step:.3g}: for clusters, add uniform noise from "
+            f"{-half:.3g} to {half:.3g} to them"
+        )
+    warn_user(
+        f"about {shares[:, worst].sum():.0%} of the rows are in components of one value that many "
+        f"rows share, such as {values[k, worst]:.4g} in "
+        f"{feature_title(j, sketch.feature_map.feature_names)}. They have no density: the "
+        f"log-likelihood grows by {_DECADE * shares.sum():.2g} nats a sample with each tenth of "
+        f"the smallest variance, {MIN_VARIANCE:g} of that of the data. {remedy}."
+    )
+
+
+def _rounding_step(values: Array) -> float | None:
+    """Distance of which the differences of all values are multiples; None for none."""
+    distinct = np.unique(values)
+    steps = np.diff(distinct)
+    if not len(steps) or 2 * len(distinct) > len(values):
+        return None
+    places = (distinct - distinct[0]) / steps.min()
+    return float(steps.min()) if np.abs(places - places.round()).max() < _ON_GRID else None
 
 
 def warn_of_single_rows(sketch: Sketch, weights: Array, means: Array, variances: Array) -> None:

@@ -76,3 +76,21 @@ def test_components_of_few_rows_are_warned_of_without_a_pilot():
     )  # fmt: skip
     with pytest.warns(UserWarning, match=r"1 of 2 components .* 2\d rows.* 13 parameters"):
         decode(partial_sketch(rows, feature_map), 2)
+
+
+@pytest.mark.parametrize("rounded", [True, False])
+def test_components_of_one_value_are_named(rounded):
+    rng = np.random.default_rng(3)
+    rows = np.concatenate([rng.normal(5.0, 1.0, (400, 2)), rng.normal(0.0, 1.0, (400, 2))])
+    if rounded:
+        rows[:, 1] = rows[:, 1].round()
+    rows[:300, 1] = 9.0
+    with pytest.warns(UserWarning, match="9 in feature 1") as caught:
+        decode(sketch(rows, design(rows, n_components=3)), 3)
+    (message,) = [str(each.message) for each in caught if "9 in feature 1" in str(each.message)]
+    share = float(message.split("%")[0].split()[-1])
+    assert share >= 37.0 if rounded else share == pytest.approx(100 * 300 / 800, abs=3)
+    assert ("from -0.5 to 0.5" in message) == rounded
+    # noise of the width of the rounding gives them a density
+    noisy = rows + rng.uniform(-0.5, 0.5, rows.shape)
+    decode(sketch(noisy, design(noisy, n_components=3)), 3)
