@@ -48,6 +48,14 @@ def test_units_come_back_exactly(space):
     np.testing.assert_allclose(back[1], variances, rtol=1e-14)
 
 
+def test_of_matrices_other_families_take_the_diagonals(space):
+    matrices = np.stack([KNOWN, 2.0 * KNOWN])
+    variances = np.diagonal(matrices, axis1=1, axis2=2)
+    means = np.array([[3.0, -40.0, 0.1], [4.0, -30.0, 0.2]])
+    found = space.from_data_units(means, matrices)
+    np.testing.assert_array_equal(found, space.from_data_units(means, variances))
+
+
 def test_no_variance_falls_far_in_one_step(space):
     theta = np.array([[0.0, 0.0, 0.0, 2.0, 1.0, 4.0]])
     trial = np.array([[0.5, 0.0, 0.0, 1e-9, 0.9, 8.0]])
@@ -114,6 +122,10 @@ def test_a_range_that_no_number_of_atoms_covers_has_no_places():
     assert space_of(partial_sketch(x, narrow)).n_places == 0
     x = np.random.default_rng(0).uniform(0.0, 5.0, (500, 2))
     assert 4 <= space_of(partial_sketch(x, FeatureMap(2, 70, scale=1.0, seed=1))).n_places <= 7
+    # a feature whose range one atom covers adds none
+    flat = np.column_stack([x, 0.01 * x[:, 0]])
+    both = [space_of(partial_sketch(y, FeatureMap(y.shape[1], 70, scale=1.0))) for y in (x, flat)]
+    assert both[0].n_places == both[1].n_places
 
 
 def test_split(space):

@@ -235,3 +235,5 @@ def test_standard_errors_are_those_of_many_fits():
         away["noise"].append(gap / errors.noise_variances)
     for name, values in away.items():
         assert 0.7 < np.sqrt(np.mean(np.square(values))) < 1.35, name
+    by_entry = np.sqrt(np.mean(np.square(away["matrices"]), axis=0))
+    assert 0.5 < by_entry.min() < by_entry.max() < 2.0

@@ -62,6 +62,12 @@ def test_atoms_are_the_formula(every):
     np.testing.assert_allclose(as_complex(every.atoms(theta)), expected, atol=1e-15)
 
 
+def test_points_are_atoms_without_width(data):
+    objective = make(data, "dirac")
+    points = np.random.default_rng(3).normal(size=(5, 3))
+    np.testing.assert_allclose(objective.points(points), objective.atoms(points), atol=1e-14)
+
+
 @pytest.mark.parametrize("model", ATOMS)
 def test_atoms_are_characteristic_functions_in_data_units(data, model):
     # the mean of exp(-i w.x) over a component's own samples, but for the shift of coordinates

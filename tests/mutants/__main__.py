@@ -117,6 +117,7 @@ PARTS = {
         decoders/test_noise_covariance.py
         decoders/test_efficient.py
         decoders/test_matrix_search.py
+        decoders/test_factor_descent.py
         decoders/test_decode.py
         """,
     ),

@@ -61,4 +61,20 @@ EQUIVALENT = {
         "features/kernels/grouped_loops.py",
         "prefetch_element(values, at + b, 1)",
     ): "a hint to the processor, which changes no value",
+    (
+        "features/kernels/row_reader.py",
+        "groups: list[tuple[int, slice]] = field(init=True, default_factory=list)",
+    ): "nobody gives the argument",
+    (
+        "features/kernels/grouped.py",
+        "narrow, words = most < 2**31 and split is None, 1 + (most >= 2**63)",
+    ): "one word holds all sums below 2**63; the bound leaves one bit",
+    (
+        "sketching/accumulator.py",
+        "direct = 0 if (not (held.count)) else len(x) // self._size * self._size",
+    ): "rows are held before they are added, or added directly",
+    (
+        "decoders/efficient.py",
+        "last = (moved <= _STOP) or left == 0",
+    ): "the moves of two rounds are never equal to the bound",
 }

@@ -52,7 +52,7 @@ def shapes(
 
 
 def stack(
-    sketches: Sequence[Sketch], feature_map: FeatureMap, *, with_rows: bool = False
+    sketches: Sequence[Sketch], feature_map: FeatureMap, *, with_rows: bool
 ) -> dict[str, NDArray[Any]]:
     """Stack sketches of one feature map as rows of arrays; :func:`unstack` restores all bits.
 
