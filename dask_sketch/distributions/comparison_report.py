@@ -311,10 +311,13 @@ def _units(sides: Sequence[SketchGroup], names: tuple[str, str], dim: str) -> Se
 
 
 def _test_fields(test: TwoSampleTest, seed: int) -> dict[str, str]:
-    counts = "splits" if test.method == "cross" else "assignments"
+    is_cross = test.method == "cross"
+    counts, all_of_them = (
+        ("splits", "all, combined") if is_cross else ("assignments", "the most significant of all")
+    )
     return {
         "method": test.method,
-        "statistic": test.statistic or "the largest of all",
+        "statistic": test.statistic or all_of_them,
         "level": f"{test.level:g}",
         "tolerance": f"{test.tolerance:g}",
         "strata": f"{test.n_strata:,}",
