@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from pydantic import SecretStr
 
@@ -27,6 +28,7 @@ _SERVER = re.compile(
     re.IGNORECASE,
 )
 _PLAIN = re.compile(r"[A-Za-z0-9_-]*")
+_CLIMBS = re.compile(r"[/\\]\.\.?([/\\?#]|$)")  # parts of a path that clients resolve
 
 
 class Secret(SecretStr):
@@ -109,9 +111,14 @@ def require_permitted(options: Mapping[str, Any], locations: Iterable[str]) -> N
 
 def _require(reference: str, place: str) -> None:
     permitted = permitted_places(reference) or []
-    if not any(place == one or place.startswith(f"{one.rstrip('/')}/") for one in permitted):
+    if place in permitted:
+        return
+    below = any(place.startswith(f"{one.rstrip('/')}/") for one in permitted)
+    climbs = _CLIMBS.search(unquote(unquote(place))) is not None
+    if climbs or not below:
         what = "credentials of the machine" if reference == AMBIENT else reference
-        raise ValueError(f"may not send {what} to {place}: {remedy(reference, place)}")
+        how = "write the place without '..' and '.'" if climbs else remedy(reference, place)
+        raise ValueError(f"may not send {what} to {place}: {how}")
 
 
 def _secrets(value: Any) -> Iterator[Secret]:

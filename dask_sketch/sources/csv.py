@@ -15,7 +15,7 @@ from dask_sketch.sources.samples import Samples, target_bytes
 from dask_sketch.validation.tables import require_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     import pandas as pd
 
@@ -105,7 +105,7 @@ def read_block(
     exact
         Columns of which integers are not converted to float64.
     expected
-        Types of the columns in the first lines of the file.
+        Types of all columns in the first lines of the first file.
     usecols
         Names of the columns to read; all by default.
     options
@@ -114,7 +114,8 @@ def read_block(
     Raises
     ------
     ChunkError
-        If a row has more values than there are names, or a value is not of the type of its column.
+        If the names are not those of the first file, a row has more values than there are names, or
+        a value is not of the type of its column.
     """
     import pandas as pd
 
@@ -122,16 +123,21 @@ def read_block(
         text = source.read()
         first = _END_OF_LINE.split(text, maxsplit=1)[0]
         names = list(pd.read_csv(BytesIO(first), nrows=0, index_col=False).columns)
+    except Exception as error:  # the parser fails in many ways
+        raise _unreadable(label, error) from error
+    if expected is not None and names != list(expected):
+        raise ChunkError(
+            f"{label} could not be read: a file has the names {_listed(names)} in its first line, "
+            f"where the first file has {_listed(expected)}. Give the files the same names in the "
+            "same order, or sketch them one at a time and add the sketches."
+        )
+    try:
         # one more name: pandas would take the first of too many values as an index
         source = BytesIO(first + f',"{_SURPLUS}"'.encode() + text[len(first) :])
         chosen = names if usecols is None else list(usecols)
         frame = pd.read_csv(source, usecols=[*chosen, _SURPLUS], **options)
-    except Exception as error:  # the parser fails in many ways
-        detail = " ".join(str(error).split())
-        raise ChunkError(
-            f"{label} could not be read: {type(error).__name__}: {detail}. Correct the file: each "
-            "line must have one value for each name in the first line."
-        ) from error
+    except Exception as error:
+        raise _unreadable(label, error) from error
     surplus = frame.pop(_SURPLUS)
     if surplus.notna().any():
         row = _row_text(frame, int(np.flatnonzero(surplus.notna())[0]), surplus)
@@ -145,6 +151,20 @@ def read_block(
     if expected is not None:
         _require_types(frame, expected, label)
     return frame[chosen]
+
+
+def _unreadable(label: str, error: Exception) -> ChunkError:
+    detail = " ".join(str(error).split())
+    return ChunkError(
+        f"{label} could not be read: {type(error).__name__}: {detail}. Correct the file: each "
+        "line must have one value for each name in the first line."
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    """Names of columns, of which only the first few are shown."""
+    shown = [str(name)[:50] for name in names]
+    return ", ".join(shown if len(shown) <= 6 else [*shown[:6], "..."])
 
 
 def _row_text(frame: pd.DataFrame, row: int, *more: pd.Series[Any]) -> str:

@@ -6,6 +6,8 @@ import itertools
 import math
 import os
 import socket
+import struct
+from base64 import b64decode
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -37,6 +39,8 @@ from dask_sketch.validation.warn import warn_user
 
 _MAX_LISTED = 100_000  # files of a local store that are counted
 _FEW = 0.1  # fraction of the stored objects
+# attributes of packed and missing values, and what changes nothing
+_PACKING = {"scale_factor": 1, "add_offset": 0, "_FillValue": None, "missing_value": None}
 MAX_TASKS = 10**7  # tasks of one store: a few bytes of metadata can state any number of rows
 
 
@@ -188,6 +192,7 @@ def zarr_samples(
         raise InputError(
             f"{label} has shape={rows.shape}: give a two-dimensional array, (samples, features)."
         )
+    _require_values(rows, label)
     shards = getattr(rows, "shards", None)
     stored = (shards or rows.chunks)[0]
     n, d = rows.shape
@@ -220,6 +225,7 @@ def zarr_samples(
                 f"weights={weights!r} has shape={column.shape}: give one weight for each of the "
                 f"{n} rows of {label}."
             )
+        _require_values(column, f"weights {weights!r} of {label}")
     labels = stored_groups(root, groups, n, label) if isinstance(groups, str) else None
     cut = partial(_cut, rows, column, labels, label, f"weights {weights!r} of {label}", step)
     blocks, lazy_weights, lazy_groups = cut(every)
@@ -246,6 +252,37 @@ def zarr_samples(
         stored = Groups(str(groups), lazy_groups, labels.names, n_groups)
         samples = replace(samples, groups=stored)
     return samples
+
+
+def _require_values(array: zarr.Array[Any], label: str) -> None:
+    """Refuse stored values that stand for others, by the attributes that xarray and netCDF use."""
+    attributes = dict(array.attrs)
+    found = {name: attributes[name] for name in _PACKING if name in attributes}
+    if array.metadata.zarr_format == 2 and "_ARRAY_DIMENSIONS" in attributes:
+        found.setdefault("_FillValue", array.fill_value or None)  # zero is Zarr's own default
+    changing = {
+        name: value
+        for name, value in found.items()
+        if value is not None and value != _PACKING[name] and not _is_nan(value)
+    }
+    if changing:
+        shown = ", ".join(f"{name}={str(value)[:50]}" for name, value in changing.items())
+        raise InputError(
+            f"{label} has the attributes {shown}: its stored values stand for others. Open the "
+            "store with xarray, which decodes them, and pass the variable, as in "
+            "xr.open_zarr(path)['name'], or store the decoded values.",
+            parameter="x",
+        )
+
+
+def _is_nan(value: Any) -> bool:
+    """Whether a fill value is NaN; xarray writes floating ones as base64 in Zarr format 3."""
+    try:
+        if isinstance(value, str):
+            return value == "NaN" or bool(np.isnan(struct.unpack("<d", b64decode(value))[0]))
+        return bool(np.isnan(value))
+    except (ValueError, TypeError, struct.error):
+        return False
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,15 @@ def test_a_secret_goes_nowhere_without_permission(path: str, options: str) -> No
     assert "DASK_SKETCH__JOB_SECRETS" in message
 
 
+@pytest.mark.parametrize("way", ["..", "%2e%2e", "%252E.", ".", "..?x=1"])
+def test_paths_that_leave_the_permitted_place_are_refused(way: str) -> None:
+    options = 'storage_options = { key = { env = "JOB_TEST_KEY" } }'
+    (message,) = complaints(stolen(options, f"s3://bucket/{way}/other/x.zarr"))
+    assert "env:JOB_TEST_KEY to " in message
+    assert "without '..'" in message
+    job_of(stolen(options, "s3://bucket/a..b/.x/x.zarr"))
+
+
 @pytest.mark.parametrize("table", ["[score]\npath", "[outputs]\nsketch"])
 def test_each_table_needs_permission(table: str) -> None:
     options = 'storage_options = { key = { env = "JOB_TEST_KEY" } }'

@@ -86,3 +86,17 @@ def test_unused_columns_may_be_anything(tmp_path):
     text = "a,b,note\n" + "1,2,3\n" * 3000 + "1,2,x\n"
     found = sketch(tmp_path / "x.csv", text, columns=["a", "b"], chunk_size=BLOCK)
     assert found.count == 3001
+
+
+@pytest.mark.parametrize("size", [None, BLOCK])
+@pytest.mark.parametrize("first", ["b,a", "a,c", "a,b,c", "1,2", "b"])
+@pytest.mark.parametrize("columns", [None, ["a", "b"]])
+def test_all_files_have_the_names_of_the_first(tmp_path, first, size, columns):
+    (tmp_path / "p0.csv").write_text(lines())
+    row = ",".join("3" * (first.count(",") + 1))
+    (tmp_path / "p1.csv").write_text(f"{first}\n" + f"{row}\n" * 3000)
+    with pytest.raises(ChunkError, match="first file has a, b|more values"):
+        ds.sketch(str(tmp_path / "p*.csv"), MAP, columns=columns, chunk_size=size).compute()
+    (tmp_path / "p1.csv").write_text(lines("4,5"))
+    found = ds.sketch(str(tmp_path / "p*.csv"), MAP, columns=columns, chunk_size=size).compute()
+    assert found.count == 6001

@@ -9,6 +9,7 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 import zarr
 from strategies import assert_same_sketch, draw_rows, feature_map
 
@@ -274,3 +275,30 @@ def test_a_store_with_few_of_its_chunks_is_warned_of(sparse, tmp_path):
     small = zarr.create_array(tmp_path / "t.zarr", shape=(8, 3), chunks=(2, 3), dtype="f8")
     small[:2] = 1.0
     assert run(tmp_path / "t.zarr", missing_chunks="fill").count == 8
+
+
+@pytest.mark.filterwarnings("ignore:.*consolidated", "ignore:.*Consolidated")
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize(
+    ("encoding", "named"),
+    [
+        ({"dtype": "i2", "scale_factor": 0.01, "_FillValue": -9999}, "scale_factor=0.01"),
+        ({"dtype": "f4", "add_offset": 5.0}, "add_offset=5"),
+        ({"_FillValue": -9999.0}, "_FillValue="),
+        ({}, None),
+    ],
+)
+def test_values_that_stand_for_others_are_refused(encoding, named, zarr_format, tmp_path):
+    x = np.random.default_rng(0).normal(size=(100, 3))
+    variable = xr.Dataset({"v": (("time", "feature"), x)})
+    path = str(tmp_path / "x.zarr")
+    variable.to_zarr(path, encoding={"v": encoding}, zarr_format=zarr_format)
+    if named is None:  # a fill value of NaN, which xarray states by default
+        assert_same_sketch(run(path), partial_sketch(x, FM))
+        return
+    with pytest.raises(InputError, match=named) as caught:
+        ds.open_samples(path)
+    assert caught.value.parameter == "x"
+    decoded = xr.open_zarr(path)["v"]
+    expected = partial_sketch(decoded.to_numpy(), FM)
+    assert_same_sketch(run(decoded, feature_dim="feature"), expected)
