@@ -255,7 +255,9 @@ class _Run:
         # deletions first, so that a renamed file is never counted twice
         present = {partition.key for source in sources for partition in source.partitions}
         left = set(ledger.quarantined).difference(present, changes.deleted)
-        ledger.commit(removed=[*changes.deleted, *sorted(left)])
+        erased = [part.key for part in changes.skipped if part.key in ledger.entries]
+        removed = [*changes.deleted, *erased, *sorted(left)]
+        ledger.commit(removed=removed, skipped=changes.skipped)
         wanted = {partition.key for partition in (*changes.new, *changes.changed)}
         for source in sources:
             keys = [part.key for part in source.partitions if part.key in wanted]

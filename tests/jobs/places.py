@@ -112,3 +112,13 @@ class Place:
         assert ledger.total().identical(
             merge([Sketch.empty(ledger.feature_map), *(s for _, s in ledger.sketches(keys))])
         )
+
+
+def days(place: Place, n_rows: int, **more: int) -> None:
+    """Parquet files `days/<day>.parquet` of a job, with a number of rows."""
+    import pandas as pd
+
+    (place.folder / "days").mkdir(exist_ok=True)
+    for name, seed in more.items():
+        frame = pd.DataFrame(rows_of(n_rows, seed=seed), columns=["a", "b"]).astype(float)
+        frame.to_parquet(place.folder / f"days/{name}.parquet", row_group_size=100)

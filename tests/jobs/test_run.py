@@ -11,7 +11,7 @@ import dask.config
 import numpy as np
 import pytest
 import zarr
-from jobs.places import ROWS, Place, answers_in, rows_of, write_rows
+from jobs.places import ROWS, Place, answers_in, days, rows_of, write_rows
 
 import dask_sketch as ds
 from dask_sketch import partial_sketch
@@ -21,7 +21,6 @@ from dask_sketch.errors import (
     InputError,
     JobError,
     LedgerLocked,
-    PlanError,
 )
 from dask_sketch.jobs import open as inputs
 from dask_sketch.jobs.outcome import INCOMPLETE
@@ -284,38 +283,6 @@ def test_parquet_with_weights(make_place: Make) -> None:
     assert sorted(place.ledger().entries) == [f"days/{day}.parquet" for day in range(3)]
     (place.folder / "days/1.parquet").unlink()
     assert (place.run().deleted, place.ledger().total().count) == (1, 100)
-
-
-def days(place: Place, n_rows: int, **more: int) -> None:
-    """Parquet files `days/<day>.parquet` of a job, with a number of rows."""
-    import pandas as pd
-
-    (place.folder / "days").mkdir(exist_ok=True)
-    for name, seed in more.items():
-        frame = pd.DataFrame(rows_of(n_rows, seed=seed), columns=["a", "b"]).astype(float)
-        frame.to_parquet(place.folder / f"days/{name}.parquet", row_group_size=100)
-
-
-def test_forgotten_files_do_not_come_back_when_they_are_divided(make_place: Make) -> None:
-    pytest.importorskip("pyarrow")
-    place = make_place(1)
-    source = '[[sources]]\npath = "days"\nname = "days"\nchunk_size = {}\n'
-    place.write(sources=source.format(16 * 500))
-    days(place, 400, a=0, b=1, c=2)
-    place.run()
-    place.ledger().forget(["days/a.parquet"])
-    expected = place.ledger().total()
-    # with a smaller chunk size, the keys are other ones
-    place.write("[limits]\nchanged = 1\n", sources=source.format(16 * 200))
-    outcome = place.run()
-    assert (outcome.new, outcome.deleted, outcome.forgotten) == (4, 2, 2)
-    assert sorted(place.ledger().entries) == [
-        f"days/{day}.parquet[{i}:{i + 2}]" for day in "bc" for i in (0, 2)
-    ]
-    assert place.ledger().total().identical(expected)
-    place.write(sources=source.format(16 * 500))
-    with pytest.raises(PlanError, match=r"limits\.changed = 0\.5: 4 of 4"):
-        place.run()
 
 
 def test_a_deleted_partition_leaves_the_quarantine(make_place: Make) -> None:

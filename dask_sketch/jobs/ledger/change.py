@@ -25,7 +25,7 @@ from dask_sketch.jobs.ledger.batch import (
     write_batch,
     write_total,
 )
-from dask_sketch.jobs.ledger.forgotten import Rows, file_of
+from dask_sketch.jobs.ledger.forgotten import Rows, file_of, followed, same_rows
 from dask_sketch.jobs.ledger.history import RunRecord, write_record
 from dask_sketch.jobs.ledger.index import Index
 from dask_sketch.jobs.ledger.manifest import Manifest, write_pilot
@@ -135,8 +135,10 @@ class Change:
         added: Iterable[tuple[Partition, Sums]],
         removed: Iterable[str],
         quarantined: Mapping[str, str],
+        skipped: Iterable[Partition] = (),
     ) -> None:
         """Apply the arguments of :meth:`Ledger.commit`."""
+        self._follow((partition.key, partition.fingerprint) for partition in skipped)
         entries, state = self._index.entries, self._state
         erased = Rows(state.erased)
         for partition, sketch in added:
@@ -177,6 +179,16 @@ class Change:
             ),
         )
 
+    def _follow(self, partitions: Iterable[tuple[str, str]]) -> None:
+        """Remember the keys and fingerprints under which forgotten rows are now known."""
+        state = self._state
+        names = followed(state.erased, partitions)
+        self._state = replace(
+            state,
+            forgotten=state.forgotten.union(names),
+            fingerprints={**state.fingerprints, **names},
+        )
+
     def _with_rows(self, key: str, sketch: Sums) -> Sums:
         """The sketch with as many random rows as the ledger keeps."""
         if self._sampling is None:
@@ -205,7 +217,8 @@ class Change:
         """Apply the arguments of :meth:`Ledger.forget`."""
         state, wanted = self._state, set(keys)
         if undo:
-            self._state = replace(state, forgotten=state.forgotten - wanted)
+            freed = same_rows(state.erased, wanted)
+            self._state = replace(state, forgotten=state.forgotten - freed)
             return
         wanted -= state.forgotten
         members = [member for those in self._index.members.values() for member in those]
@@ -246,6 +259,20 @@ class Change:
             oldest=state.number,
             pilot=None,
         )
+        # the same rows may come back under an earlier name
+        self._follow(
+            [
+                (key, one)
+                for key in sorted(since)
+                for one in self._latest(key, state)
+                if rows.overlap(key, one)
+            ]
+        )
+
+    def _latest(self, key: str, state: Manifest) -> tuple[str, ...]:
+        """Fingerprints of the present or the last partition of a key."""
+        entry = self._index.entries.get(key)
+        return state.fingerprints.get(key, ()) if entry is None else (entry.fingerprint,)
 
     def erase_rows(self) -> None:
         """Apply :meth:`Ledger.erase_rows`."""

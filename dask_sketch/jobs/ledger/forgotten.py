@@ -11,6 +11,7 @@ from itertools import accumulate
 _RANGE = re.compile(r"(.*)\[([0-9]+):([0-9]+)\]", re.DOTALL)
 # fingerprints of stored objects; those of other origin need not differ between partitions
 _DIGEST = re.compile(r"(auto|checksum):[0-9a-f]{32}")
+_KEEP = 100  # earlier fingerprints of a forgotten partition that are kept
 
 
 def file_of(key: str) -> str:
@@ -49,23 +50,115 @@ class Rows:
     """
 
     def __init__(self, partitions: Mapping[str, Iterable[str]]):
-        ranges: dict[str, list[tuple[int, float]]] = defaultdict(list)
-        self._fingerprints: set[str] = set()
+        ranges: dict[str, list[tuple[int, float, str]]] = defaultdict(list)
+        self._holders: dict[str, set[str]] = defaultdict(set)  # keys, by fingerprint
         for key, fingerprints in partitions.items():
             file, start, stop = _range_of(key)
-            ranges[file].append((start, stop))
-            self._fingerprints |= {one for one in fingerprints if _DIGEST.fullmatch(one)}
-        # of each file: the sorted starts, and the largest stop of the ranges up to each of them
-        self._ranges: dict[str, tuple[list[int], list[float]]] = {}
+            ranges[file].append((start, stop, key))
+            for one in filter(_DIGEST.fullmatch, fingerprints):
+                self._holders[one].add(key)
+        # of each file: the sorted starts, the largest stop of the ranges up to each, and the ranges
+        self._ranges: dict[str, tuple[list[int], list[float], list[tuple[int, float, str]]]] = {}
         for file, those in ranges.items():
-            starts, stops = zip(*sorted(those), strict=True)
-            self._ranges[file] = list(starts), list(accumulate(stops, max))
+            those.sort()
+            starts, stops, _ = zip(*those, strict=True)
+            self._ranges[file] = list(starts), list(accumulate(stops, max)), those
 
     def overlap(self, key: str, *fingerprints: str) -> bool:
         """Whether a partition, with its fingerprints if they are known, holds any of the rows."""
         file, start, stop = _range_of(key)
-        starts, stops = self._ranges.get(file, ((), ()))
+        starts, stops, _ = self._ranges.get(file, ((), (), ()))
         before = bisect_left(starts, stop)  # ranges that start before this one stops
-        return not self._fingerprints.isdisjoint(fingerprints) or (
+        return any(one in self._holders for one in fingerprints) or (
             before > 0 and stops[before - 1] > start
         )
+
+    def overlapping(self, key: str, fingerprint: str) -> set[str]:
+        """Keys of the partitions whose rows a partition holds."""
+        file, start, stop = _range_of(key)
+        starts, stops, those = self._ranges.get(file, ((), (), ()))
+        found = set(self._holders.get(fingerprint, ()))
+        before = bisect_left(starts, stop)
+        while before > 0 and stops[before - 1] > start:
+            before -= 1
+            if those[before][1] > start:
+                found.add(those[before][2])
+        return found
+
+
+def followed(
+    forgotten: Mapping[str, Iterable[str]], partitions: Iterable[tuple[str, str]]
+) -> dict[str, tuple[str, ...]]:
+    """Identities by which forgotten rows are recognised from now on.
+
+    A partition that holds forgotten rows gives its fingerprint to the forgotten ones of its file.
+    If only the fingerprint tells it, the file has another name: then the same range of the file of
+    that name is forgotten too. So each change is compared with the newest identity.
+
+    Parameters
+    ----------
+    forgotten
+        Fingerprints of the forgotten partitions, by key.
+    partitions
+        Keys and fingerprints of present partitions.
+
+    Returns
+    -------
+    changed
+        Fingerprints of the forgotten partitions that are new or have other fingerprints, by key.
+
+    Examples
+    --------
+    >>> one, two = "auto:" + 32 * "1", "auto:" + 32 * "2"
+    >>> found = followed({"log/a": (one,)}, [("log/a[0:4]", two)])
+    >>> found == {"log/a": (one, two)}
+    True
+    >>> followed(found, [("other/a[0:4]", two)]) == {"other/a": (two,)}
+    True
+    """
+    known = {key: tuple(those) for key, those in forgotten.items()}
+    if not known:
+        return {}
+    present = [one for one in partitions if _DIGEST.fullmatch(one[1])]
+    met: dict[str, dict[str, None]] = defaultdict(dict)  # ordered fingerprints, by key
+    size = -1
+    while size != sum(map(len, met.values())):  # another name of one may tell others
+        size = sum(map(len, met.values()))
+        rows = Rows({key: (*known.get(key, ()), *met.get(key, ())) for key in {**known, **met}})
+        for key, fingerprint in present:
+            file = file_of(key)
+            for one in rows.overlapping(key, fingerprint):
+                met[file + one.removeprefix(file_of(one))][fingerprint] = None
+    changed = {}
+    for key, those in met.items():
+        before = known.get(key, ())
+        if not set(before).issuperset(those):
+            earlier = [one for one in before if one not in those]
+            changed[key] = (*earlier[-_KEEP:], *those)
+    return changed
+
+
+def same_rows(forgotten: Mapping[str, Iterable[str]], keys: Iterable[str]) -> set[str]:
+    """Some keys, and the other names under which the same forgotten rows are known.
+
+    Examples
+    --------
+    >>> one = "auto:" + 32 * "1"
+    >>> sorted(same_rows({"log/a": (one,), "other/a": (one,), "log/b": ()}, ["log/a"]))
+    ['log/a', 'other/a']
+    """
+    holders: dict[tuple[str, str], set[str]] = defaultdict(set)
+    marks = {
+        key: [(key.removeprefix(file_of(key)), one) for one in those if _DIGEST.fullmatch(one)]
+        for key, those in forgotten.items()
+    }
+    for key, those in marks.items():
+        for one in those:
+            holders[one].add(key)
+    found = set(keys)
+    todo = list(found)
+    while todo:
+        for one in marks.get(todo.pop(), ()):
+            todo += holders[one] - found
+            found |= holders[one]
+    return found

@@ -230,6 +230,7 @@ class Ledger(LedgerReader):
         removed: Iterable[str] = (),
         quarantined: Mapping[str, str] | None = None,
         run: RunRecord | None = None,
+        skipped: Iterable[Partition] = (),
     ) -> None:
         """Change the ledger atomically.
 
@@ -248,6 +249,9 @@ class Ledger(LedgerReader):
         run
             Record of the run that ends with this commit. The total is kept as the state of that
             run, with the models that :meth:`write_model` stored for it.
+        skipped
+            Partitions of :meth:`compare` that hold forgotten rows. Their keys and fingerprints are
+            remembered, so that the next change of either is recognised too.
 
         Raises
         ------
@@ -262,7 +266,7 @@ class Ledger(LedgerReader):
         if run is not None:
             run = replace(run, models={**run.models, **self._models.get(run.number, {})})
         change = self._change()
-        change.apply(added, removed, quarantined or {})
+        change.apply(added, removed, quarantined or {}, skipped)
         if run is not None:
             change.record(run)
         if not change.is_empty:
@@ -291,7 +295,8 @@ class Ledger(LedgerReader):
             Keys of partitions that the ledger holds or once held, or of files that were divided
             into several of them.
         undo
-            Whether the next run may read them again. This does not restore the sketches.
+            Whether the next run may read them again, under any name of their source. This does
+            not restore the sketches.
 
         Raises
         ------

@@ -20,7 +20,7 @@ import fsspec
 import numpy as np
 
 from dask_sketch.errors import ChunkError, InputError, LedgerError
-from dask_sketch.jobs.ledger.forgotten import Rows
+from dask_sketch.jobs.ledger.forgotten import Rows, followed
 from dask_sketch.sources.samples import Samples, StoredChunks, StoredFiles
 
 _TAGS = ("md5Hash", "ETag", "etag", "content_md5")
@@ -140,7 +140,8 @@ def compare(
     """
     seen: set[str] = set()
     found: dict[str, list[Partition]] = {"new": [], "changed": [], "same": [], "skipped": []}
-    erased = Rows(forgotten)
+    names = followed(forgotten, ((part.key, part.fingerprint) for part in partitions))
+    erased = Rows({**forgotten, **names})
     for partition in partitions:
         if partition.key in seen:
             raise LedgerError(

@@ -237,6 +237,48 @@ def test_forgotten_rows_of_a_renamed_source(local, world):
     assert [part.key for part in changes.skipped] == ["third/a"]
 
 
+# identities of one forgotten partition, and of another one, in runs one after another
+CHANGES = {
+    "division, name": [("old/a[0:2]", 2), ("new/a[0:2]", 2), ("new/a", 1), ("third/a", 1)],
+    "name, division": [("new/a", 1), ("new/a[0:2]", 2), ("third/a[0:2]", 2), ("third/a", 3)],
+    "touched, name": [("old/a", 2), ("new/a", 2), ("new/a", 3), ("old/a", 3)],
+    "earlier name, touched": [("first/a", 2), ("new/a", 2)],
+}
+
+
+@pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
+def test_forgotten_rows_are_followed_through_changes(changes, local, world):
+    with local.lock():
+        local.commit(added=[stored(world, "first/a", 1)])
+        local.commit(added=[stored(world, "old/a", 1)], removed=["first/a"])
+    local.forget(["old/a"])
+    for key, fingerprint in changes:
+        ledger = open_ledger(local.label)
+        present = [Partition(one, f"auto:{n:032x}") for one, n in [(key, fingerprint), ("b", 9)]]
+        found = ledger.compare(present)
+        assert [part.key for part in found.skipped] == [key]
+        with ledger.lock():
+            ledger.commit(skipped=found.skipped)
+            number = ledger.number
+            ledger.commit(skipped=found.skipped)
+        assert ledger.number == number  # they are known by now
+    ledger.forget(["old/a"], undo=True)
+    assert ledger.forgotten == set()
+    assert len(ledger.compare(present).new) == 2
+
+
+def test_other_parts_of_a_file_are_not_forgotten_with_a_new_name(local, world):
+    with local.lock():
+        local.commit(added=[stored(world, "old/a[0:2]", 1), stored(world, "old/a[2:4]", 2)])
+    local.forget(["old/a[0:2]"])
+    for key, fingerprint in [("old/a", 3), ("new/a", 3)]:
+        with local.lock():
+            local.commit(skipped=[Partition(key, f"auto:{fingerprint:032x}")])
+    assert local.forgotten == {"old/a[0:2]", "new/a[0:2]"}
+    parts = [Partition(f"new/a[{i}:{i + 1}]", f"auto:{9 + i:032x}") for i in range(4)]
+    assert [part.key for part in local.compare(parts).new] == ["new/a[2:3]", "new/a[3:4]"]
+
+
 def test_a_file_is_forgotten_with_all_its_parts(local, world):
     keys = [f"log/a.parquet[{i}:{i + 1}]" for i in range(3)]
     with local.lock():

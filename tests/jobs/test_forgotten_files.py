@@ -1,0 +1,76 @@
+"""Forgotten files stay forgotten when they, their source and their division change."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+from jobs.places import Place, days
+
+from dask_sketch.errors import PlanError
+
+Make = Callable[..., Place]
+
+
+def test_forgotten_files_do_not_come_back_when_they_are_divided(make_place: Make) -> None:
+    pytest.importorskip("pyarrow")
+    place = make_place(1)
+    source = '[[sources]]\npath = "days"\nname = "days"\nchunk_size = {}\n'
+    place.write(sources=source.format(16 * 500))
+    days(place, 400, a=0, b=1, c=2)
+    place.run()
+    place.ledger().forget(["days/a.parquet"])
+    expected = place.ledger().total()
+    # with a smaller chunk size, the keys are other ones
+    place.write("[limits]\nchanged = 1\n", sources=source.format(16 * 200))
+    outcome = place.run()
+    assert (outcome.new, outcome.deleted, outcome.forgotten) == (4, 2, 2)
+    assert sorted(place.ledger().entries) == [
+        f"days/{day}.parquet[{i}:{i + 2}]" for day in "bc" for i in (0, 2)
+    ]
+    assert place.ledger().total().identical(expected)
+    place.write(sources=source.format(16 * 500))
+    with pytest.raises(PlanError, match=r"limits\.changed = 0\.5: 4 of 4"):
+        place.run()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [("days", 200), ("other", 200)],
+        [("other", 500), ("other", 200)],
+        [("replace", 500), ("days", 500), ("other", 500)],
+        [("touch", 500), ("days", 500), ("other", 500)],
+        [("other", 500), ("touch", 500), ("other", 500), ("days", 500)],
+    ],
+    ids=[
+        "division, name",
+        "name, division",
+        "replaced, name",
+        "touched, name",
+        "name, touched, earlier name",
+    ],
+)
+def test_forgotten_files_do_not_come_back_by_changes(
+    changes: list[tuple[str, int]], make_place: Make
+) -> None:
+    pytest.importorskip("pyarrow")
+    place = make_place(1)
+    source = '[[sources]]\npath = "days"\nname = "{}"\nchunk_size = {}\n'
+    place.write(sources=source.format("days", 16 * 500))
+    days(place, 400, a=0, b=1)
+    place.run()
+    place.ledger().forget(["days/a.parquet"])
+    expected = place.ledger().total()
+    for name, rows in changes:
+        if name == "touch":
+            os.utime(place.folder / "days/a.parquet", (1, 1))
+            continue
+        if name == "replace":
+            days(place, 400, a=9)
+            continue
+        limits = "[limits]\nchanged = 1\ndeleted = 1\n"
+        place.write(limits, sources=source.format(name, 16 * rows))
+        assert place.run().forgotten == (1 if rows == 500 else 2)
+        assert place.ledger().total().identical(expected)
