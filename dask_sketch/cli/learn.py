@@ -163,7 +163,7 @@ def predict(
     from dask_sketch.models.principal_components import PrincipalComponents
 
     options = opening["storage_options"]
-    refuse_existing_file(output, overwrite, options)
+    refuse_existing_file(output, overwrite, options, model, data)
     fitted = open_any(model, storage_options=options)
     if level is not None and not isinstance(fitted, DistributionRegressor):
         raise InputError(f"level={level:g}: {model} has no intervals.", parameter="level")

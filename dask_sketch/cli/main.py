@@ -226,7 +226,10 @@ def design(
 
     _require_size(None, n_components, n_frequencies, covariance_type, task)
     options = opening["storage_options"]
-    (refuse_existing if task == PCA else refuse_existing_file)(output, overwrite, options)
+    if task == PCA:
+        refuse_existing(output, overwrite, options)
+    else:
+        refuse_existing_file(output, overwrite, options, data)
     with run.cluster():
         feature_map: Any = make_map(
             run.path(data),

@@ -434,9 +434,20 @@ def refuse_existing(path: str, overwrite: bool, storage_options: dict[str, Any] 
 
 
 def refuse_existing_file(
-    path: str, overwrite: bool, storage_options: dict[str, Any] | None
+    path: str, overwrite: bool, storage_options: dict[str, Any] | None, *inputs: str
 ) -> None:
     """Check before a long run that a text file can be written.
+
+    Parameters
+    ----------
+    path
+        Path or URL of the output.
+    overwrite
+        Whether an existing file is replaced; folders, and the inputs, are never replaced.
+    storage_options
+        Options of the file system of a URL.
+    inputs
+        Paths or URLs of what is read.
 
     Raises
     ------
@@ -445,6 +456,19 @@ def refuse_existing_file(
     """
     import fsspec
 
+    from dask_sketch.storage.overwrite import local_path
+
+    output = local_path(path)
+    for each in inputs:
+        source = local_path(each)
+        is_same = each == path
+        if output is not None and source is not None and output.exists() and source.exists():
+            is_same = output.samefile(source)
+        if is_same:
+            raise ArtifactError(
+                f"{path} is an input, which is not overwritten: choose another path.",
+                parameter="output",
+            )
     fs, found = fsspec.core.url_to_fs(path, **(for_url(path, storage_options) or {}))
     if not overwrite and fs.exists(found):
         raise ArtifactError(

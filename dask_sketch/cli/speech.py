@@ -61,7 +61,7 @@ def main(
     Lists are CSV files (model,recording and model,test,target) or lines of words. Scores are a CSV
     file, in nats per frame. If TRIALS marks the target trials, the equal error rate is shown.
     """
-    refuse_existing_file(output, overwrite, None)
+    refuse_existing_file(output, overwrite, None, store, enrolment, trials)
     enrolled, listed = read_enrolment(enrolment), read_trials(trials)
     frames = open_frames(store)
     mixture = _mixture(universal)

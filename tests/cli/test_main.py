@@ -199,6 +199,16 @@ def test_nothing_is_replaced_unasked(data: str, here: Path) -> None:
     answer(*common, "--overwrite")
 
 
+def test_inputs_are_never_replaced(here: Path) -> None:
+    rows = np.random.default_rng(0).normal(size=(200, 2))
+    pd.DataFrame(rows, columns=["a", "b"]).to_csv(here / "x.csv", index=False)
+    before = (here / "x.csv").read_bytes()
+    for output in ("x.csv", f"{here}/./x.csv"):
+        message = refusal(1, "design", "x.csv", "-k", 1, "-o", output, "--overwrite")
+        assert f"{output} is an input" in message
+    assert (here / "x.csv").read_bytes() == before
+
+
 def test_refused_by_the_plan(data: str, here: Path) -> None:
     message = refusal(3, "plan", data, "-k", 2, "--memory-per-thread", "1kB")
     assert "0.98 kiB" in message
