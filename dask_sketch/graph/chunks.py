@@ -237,7 +237,7 @@ def _map_partitions(
 def fields_of(samples: Samples) -> Fields:
     """Names of the fields of records, in a bag of dictionaries."""
     group = None if samples.groups is None else samples.groups.field
-    return Fields(samples.record_fields, samples.weight_field, group)
+    return Fields(samples.record_fields, samples.weight_field, group, samples.expected_names)
 
 
 def _partitions(bag: Any, chosen: Sequence[int]) -> db.Bag:

@@ -357,6 +357,7 @@ def open_input(
     if isinstance(feature_map, MomentGrid):
         require_options(function, options)
         samples = open_samples(x, **beside, **options)
+        samples = samples.named_like(feature_map.feature_names, "the grid")
         samples.require_features(feature_map.n_features, "the grid", feature_map.feature_names)
         fan_in = moment_fan_in(feature_map.nbytes) if split_every is None else split_every
         return samples, require_integer("split_every", fan_in, 2)
@@ -364,6 +365,7 @@ def open_input(
     require_options(function, options)
     options.setdefault("categories", feature_map.categories)
     samples = open_samples(x, **beside, **options)
+    samples = samples.named_like(feature_map.feature_names, "the feature map")
     samples.require_features(feature_map.n_features, "the feature map", feature_map.feature_names)
     samples.require_categories(feature_map.categories, "the feature map")
     fan_in = default_fan_in(samples) if split_every is None else split_every

@@ -132,6 +132,7 @@ def polish(
     if options.get("groups") is not None:
         raise InputError("groups: one model is polished with all samples; leave it out.")
     samples = open_samples(x, weights=weights, **options)
+    samples = samples.named_like(model.feature_names, "the model")
     samples.require_features(model.n_features, "the model", model.feature_names)
     until = passes == CONVERGED
     n_passes = MAX_PASSES if until else int(passes)

@@ -35,11 +35,15 @@ class Block(NamedTuple):
 
 
 class Fields(NamedTuple):
-    """Names of the fields of dictionaries for features, weight and label."""
+    """Names of the fields of dictionaries for features, weight and label.
+
+    ``expected`` are the names of the features of the feature map or model, in its order.
+    """
 
     features: tuple[str, ...] | None
     weight: str | None
     group: str | None
+    expected: tuple[str, ...] | None = None
 
 
 def bag_samples(
@@ -122,11 +126,13 @@ def blocks_of_partition(
     """
     held = _Records(label, grouped=groups is not None or fields.group is not None)
     names = fields.features
-    others = tuple(name for name in fields[1:] if name is not None)
+    columns = None if fields.expected is None else list(fields.expected)
+    others = tuple(name for name in (fields.weight, fields.group) if name is not None)
     for item, weight, group in _together(items, weights, groups, label):
         if isinstance(item, dict):
             if names is None:
                 names = tuple(sorted((name for name in item if name not in others), key=str))
+                names = _in_order_of(fields.expected, names, label)
             try:
                 row: Any = [item[name] for name in names]
                 if fields.weight is not None:
@@ -142,7 +148,7 @@ def blocks_of_partition(
         else:
             row = item
             if fields.features or others:
-                options = zip(("columns", "weights", "groups"), fields, strict=True)
+                options = zip(("columns", "weights", "groups"), fields[:3], strict=True)
                 option, name = next(pair for pair in options if pair[1])
                 shown = list(name) if isinstance(name, tuple) else repr(name)
                 raise InputError(
@@ -152,12 +158,42 @@ def blocks_of_partition(
             for kind, values in (("samples", row), ("weights", weight), ("groups", group)):
                 require_unmasked(values, kind, f"{kind} of {label}")
             if np.ndim(row) == 2:
+                columns = _same_columns(columns, row, label)
                 yield from held.block()
                 yield Block(np.asarray(row), _array(weight), _array(group))
                 continue
         if held.add(row, weight, group) == _RECORDS:
             yield from held.block()
     yield from held.block()
+
+
+def _in_order_of(
+    expected: tuple[str, ...] | None, names: tuple[str, ...], label: str
+) -> tuple[str, ...]:
+    """Names of fields in the order of the features that are expected, which must be the same."""
+    if expected is None:
+        return names
+    if sorted(expected, key=str) != list(names):
+        raise InputError(
+            f"a record of {label} has the fields {list(names)[:6]}, and the features are "
+            f"{list(expected)[:6]}: choose these by columns=[...], or give records that have them.",
+            parameter="columns",
+        )
+    return expected
+
+
+def _same_columns(first: list[Any] | None, block: Any, label: str) -> list[Any] | None:
+    """Names of the columns of blocks that are tables; refuse those of other names or order."""
+    names = getattr(block, "columns", None)
+    if names is None:
+        return first
+    found = list(names)
+    if first is not None and found != first:
+        raise InputError(
+            f"a table of {label} has the columns {found[:6]}, where {first[:6]} are expected: give "
+            "all of them the same columns in the same order."
+        )
+    return found
 
 
 def _together(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,6 +125,8 @@ class Samples:
         Names of the fields that are features, for a bag of dictionaries.
     weight_field
         Name of the field that is the weight, for a bag of dictionaries.
+    expected_names
+        Names that dictionaries and tables in a bag must have, which are known when they are read.
     cut
         Function that builds ``blocks``, ``weights`` and labels of a range of chunks without the
         others, for sources that support it.
@@ -151,6 +153,7 @@ class Samples:
     coords: Mapping[Hashable, Any] | None = None
     record_fields: tuple[str, ...] | None = None
     weight_field: str | None = None
+    expected_names: tuple[str, ...] | None = None
     cut: Callable[[range], Cut] | None = None
     origin: StoredChunks | StoredFiles | None = None
     categories: Categories | None = None
@@ -238,6 +241,21 @@ class Samples:
         }
         fields = describe(self.as_dict() | {"kind": None})
         return card("Samples", fields, summary=self._summary(), more=more if names else None)
+
+    def named_like(self, names: tuple[str, ...] | None, owner: str) -> Samples:
+        """Samples whose records or tables must have the names of a feature map or a model.
+
+        Parameters
+        ----------
+        names
+            Its names of features, if it has them.
+        owner
+            Its name for messages.
+        """
+        if names is None or self.feature_names is not None:
+            return self
+        require_names(self.record_fields, self.label, names, owner)
+        return replace(self, expected_names=tuple(names))
 
     def require_features(
         self, n_features: int, owner: str, names: tuple[str, ...] | None = None

@@ -96,3 +96,29 @@ def test_records_whose_fields_come_in_another_order():
     mixed = db.from_sequence(straight[:40] + turned[40:], npartitions=6)
     got = computed(ds.sketch(mixed, feature_map()))
     assert_same_sketch(partial_sketch(x, feature_map()), got)
+
+
+def test_tables_of_one_partition_have_the_same_columns():
+    table = pd.DataFrame(X, columns=list("abc"))
+    bag = db.from_sequence([table, table[list("cab")]], npartitions=1)
+    with pytest.raises(InputError, match=r"\['c', 'a', 'b'\], where \['a', 'b', 'c'\]"):
+        ds.sketch(bag, FM).compute(scheduler="sync")
+
+
+def test_bags_have_the_names_of_the_map():
+    table = pd.DataFrame(X, columns=list("cab"))
+    named = ds.design(table, n_components=1)
+    expected = ds.sketch(table, named, sample=False)
+    records = table.to_dict("records")
+    for items in (records, [table]):
+        found = ds.sketch(db.from_sequence(items, npartitions=1), named, sample=False)
+        assert_same_sketch(found.compute(scheduler="sync"), expected)
+    others = (
+        [table, table[list("abc")]],
+        records[:30] + table.rename(columns={"a": "z"}).to_dict("records")[30:],
+    )
+    for items in others:
+        with pytest.raises(InputError, match="expected|columns="):
+            ds.sketch(db.from_sequence(items, npartitions=2), named).compute(scheduler="sync")
+    with pytest.raises(InputError, match="feature 0"):
+        ds.sketch(db.from_sequence(records, npartitions=2), named, columns=list("abc"))
