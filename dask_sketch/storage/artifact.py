@@ -52,7 +52,8 @@ class Storable(ABC):
         store
             Path, URL or Zarr store.
         overwrite
-            Replace an earlier artifact of this package. Anything else is never replaced.
+            Replace an earlier artifact of this package, with all that its folder holds. Anything
+            else is never replaced.
         storage_options
             Options of the file system of a URL.
 
