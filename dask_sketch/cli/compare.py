@@ -386,7 +386,7 @@ def drift(
     JOB is a job file, whose table `[drift]` has the defaults, or the path or URL of a ledger. Ends
     with exit code 5 if there is a difference, and names the run of the last change.
     """
-    from dask_sketch.jobs.since import since_when
+    from dask_sketch.jobs.past_drift import since_when
     from dask_sketch.jobs.verify import drift_settings, open_named
 
     given = _given(

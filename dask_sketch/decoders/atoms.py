@@ -411,6 +411,43 @@ class ParameterSpace:
             return self.variances(theta)
         return unpacked(theta[:, self.n_features :], self.n_features)
 
+    def complete_information(self, atom: Array) -> Array | None:
+        """Fisher information of one row about a component, if it is known which rows are its.
+
+        Parameters
+        ----------
+        atom
+            Parameters of the component, shape (n_parameters,).
+
+        Returns
+        -------
+        information
+            Information about the mean and the shape parameters, shape (n_parameters,
+            n_parameters); None for families whose components share parameters, or have a known
+            covariance that is not diagonal.
+        """
+        d, family = self.n_features, self.family
+        if family.name == "tied" or not (family.diagonal or family.has_matrices):
+            return None
+        shape = self.shapes(atom[None])[0]
+        out = np.zeros((self.n_parameters, self.n_parameters))
+        if shape.ndim == 1:
+            out[:d, :d] = np.diag(1.0 / shape)
+            out[d:, d:] = 0.5 * (family.spread / shape**2) @ family.spread.T
+            return out
+        precision = np.linalg.inv(shape)
+        out[:d, :d], out[d:, d:] = precision, self._shape_information(atom, precision)
+        return out
+
+    def _shape_information(self, atom: Array, precision: Array) -> Array:
+        """Information about the entries of a covariance matrix, from its inverse."""
+        del atom
+        first, second = entries(self.n_features)
+        halves = np.where(first == second, 0.5, 1.0)
+        products = precision[np.ix_(first, first)] * precision[np.ix_(second, second)]
+        products += precision[np.ix_(first, second)] * precision[np.ix_(second, first)]
+        return np.asarray(halves * halves[:, None] * products)
+
     def to_data_units(self, theta: Array) -> tuple[Array, Array]:
         """Means and variances (K, n_features) of atoms, in the units of the data.
 

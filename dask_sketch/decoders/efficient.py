@@ -14,8 +14,11 @@ two or three rounds are enough; of a long sketch, all but the last use part of t
 many parameters there is one round, in float32.
 
 Many frequencies are weighted in blocks, as if the features of different blocks were independent
-given the scores of the components
-(:mod:`~dask_sketch.decoders.complete_information`).
+given the scores of the components. Features are noisy in part because the scores vary from sample
+to sample, and the scores are the only part that all features share. With the information ``I`` of
+samples whose components are known, the covariance is ``S = J^T I^-1 J + R``, where ``R`` is the
+noise given the scores. By Woodbury's formula, ``R^-1`` weights the features as ``S^-1`` does. The
+blocks of ``R`` are therefore taken as independent.
 """
 
 from __future__ import annotations
@@ -29,7 +32,6 @@ import numpy.typing as npt
 from scipy import linalg, special
 
 from dask_sketch.decoders.atoms import Array, unpacked
-from dask_sketch.decoders.complete_information import complete_information, inverse_root
 from dask_sketch.decoders.descent import Fit, coarse_objective
 from dask_sketch.decoders.factor_descent import FactorSpace
 from dask_sketch.decoders.noise_covariance import feature_covariance
@@ -62,9 +64,8 @@ _TRACES = 32  # random vectors that estimate a trace, to a tenth of the deviatio
 _SIGNS = np.array([-1.0, 1.0])
 _STEPS = 8  # largest number of Newton steps of a round
 _POWERS = 20  # products that estimate the largest eigenvalue
-_STILL = (
-    1e-3  # smallest improvement of the weighted cost by a step, in units of a parameter's noise
-)
+_STILL = 1e-3  # smallest improvement of the weighted cost by a step, in noises of a parameter
+_NO_INFORMATION = 1e-9  # fraction of the largest eigenvalue, such as that of rotated factors
 
 
 @dataclass(frozen=True)
@@ -317,7 +318,7 @@ class _FreeParameters:
         found = [(np.arange(n_free_weights), inverse_root(of_weights))] if n_free_weights else []
         for k in self._alive:
             rows = np.flatnonzero(self._atoms // p == k)
-            own = complete_information(objective.space, theta[k])
+            own = objective.space.complete_information(theta[k])
             if own is None:
                 return []
             chosen = self._atoms[rows] % p
@@ -345,6 +346,21 @@ class _FreeParameters:
         by_theta[self._atoms] = covariance.diagonal()[n_free_weights:n_own]
         by_theta[self._shared] = covariance.diagonal()[n_own:, None]
         return np.concatenate([by_weight, by_theta])
+
+
+def inverse_root(matrix: Array) -> Array:
+    """Matrix ``B`` (r, n) with ``B^T B`` the pseudo-inverse of a matrix (n, n) of rank ``r``.
+
+    Examples
+    --------
+    >>> root = inverse_root(np.diag([4.0, 0.0]))
+    >>> (root.T @ root).tolist()
+    [[0.25, 0.0], [0.0, 0.0]]
+    """
+    scale = 1.0 / np.sqrt(np.maximum(matrix.diagonal(), 1e-300))
+    values, vectors = np.linalg.eigh(matrix * scale * scale[:, None])
+    known = values > _NO_INFORMATION * values[-1]
+    return np.asarray((scale[:, None] * vectors[:, known] / np.sqrt(values[known])).T)
 
 
 class _Metric:

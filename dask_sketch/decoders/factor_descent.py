@@ -3,7 +3,7 @@
 A covariance matrix is ``diag(psi) + W W^T`` with few loadings ``W``. The exponent of an atom,
 ``psi . w^2 + |W^T w|^2``, never needs the matrix, so that an evaluation takes a time that is
 proportional to the rank, and to the number of features that a frequency touches
-(:mod:`~dask_sketch.decoders.factor_kernels`). Least squares is by L-BFGS, since the normal
+(:mod:`~dask_sketch.decoders.sparse_kernels`). Least squares is by L-BFGS, since the normal
 equations of many features would be large; the result is refined by
 :mod:`~dask_sketch.decoders.efficient`.
 """
@@ -20,8 +20,13 @@ from scipy import optimize
 
 from dask_sketch.decoders.atoms import Array, ParameterSpace, count_shapes, entries
 from dask_sketch.decoders.descent import Fit
-from dask_sketch.decoders.factor_kernels import MULTIPLE, add_cost_gradient, touched_features
 from dask_sketch.decoders.objective import Complex, Objective
+from dask_sketch.decoders.sparse_kernels import (
+    MULTIPLE,
+    add_factor_gradient,
+    sparse_blocks,
+    touched_features,
+)
 from dask_sketch.models.covariances import floored
 from dask_sketch.models.low_rank import covariances_of
 from dask_sketch.validation.warn import warn_user
@@ -32,7 +37,6 @@ _ITERATIONS = 500
 _TOLERANCE = 1e-8  # relative gain of a step that ends the descent
 _MEMORY = 30  # pairs of L-BFGS
 _MAX_TOUCHED = 6  # features of a frequency; products of matrices are faster for more
-_SPARSE_BLOCK = 1024  # frequencies of a block of the compiled cost, whatever the number of atoms
 _ROOT = np.sqrt(0.5 / np.log(2.0))  # unit of loadings whose squares are exponents to base two
 _LIGHTEST = 1e-8  # weight of a component at the start, as a fraction of all
 # Curvatures below a fraction of the largest count as that, and those of loadings as a fraction of
@@ -96,6 +100,21 @@ class FactorSpace(ParameterSpace):
         by_loading[numbers, first] += loadings[second]
         by_loading[numbers, second] += loadings[first]
         out[:, 2 * d :] = by_loading.reshape(len(first), -1)
+        return out
+
+    def _shape_information(self, atom: Array, precision: Array) -> Array:
+        """Information about noise variances, and loadings row after row."""
+        loadings = self.factors(atom[None])[0, :, 1:]
+        d, rank = loadings.shape
+        weighted = precision @ loadings
+        inner = loadings.T @ weighted
+        out = np.empty((d * (1 + rank), d * (1 + rank)))
+        out[:d, :d] = 0.5 * precision**2
+        out[:d, d:] = np.einsum("ai,aj->aij", precision, weighted).reshape(d, -1)
+        out[d:, :d] = out[:d, d:].T
+        both = np.einsum("ik,jl->ijkl", precision, inner)
+        both += np.einsum("il,kj->ijkl", weighted, weighted)
+        out[d:, d:] = both.reshape(d * rank, -1)
         return out
 
     def limit_step(self, theta: Array, trial: Array) -> Array:
@@ -245,22 +264,16 @@ class FactorObjective(Objective):
         table[:, -1, :k] = (-0.5 / np.log(2.0)) * factors[:, 0]
         table = table.reshape(d, -1)
 
-        def prepare() -> Callable[[slice], tuple[Array, Array, Array]]:
-            def sums(block: slice) -> tuple[Array, Array, Array]:
-                found = np.zeros(1), np.zeros(padded), np.zeros_like(table)
-                target = (self.target[0][block], self.target[1][block])
-                add_cost_gradient(
-                    features[block], values[block], self._envelope[block], target, shares, table,
-                    *found,
-                )  # fmt: skip
-                return found
+        def sums(block: slice) -> tuple[Array, Array, Array]:
+            found = np.zeros(1), np.zeros(padded), np.zeros_like(table)
+            target = self.target[0][block], self.target[1][block]
+            add_factor_gradient(
+                features[block], values[block], self._envelope[block], shares, table, target, found
+            )
+            return found
 
-            return sums
-
-        starts = range(0, self.n_frequencies, _SPARSE_BLOCK)
-        blocks = [slice(start, start + _SPARSE_BLOCK) for start in starts]
-        parts = zip(*self.threads.each(prepare, blocks), strict=True)
-        cost, by_weight, by_row = (np.sum(part, axis=0) for part in parts)
+        parts = self.threads.each(lambda: sums, sparse_blocks(self.n_frequencies))
+        cost, by_weight, by_row = (np.sum(part, axis=0) for part in zip(*parts, strict=True))
         by_atom = np.moveaxis(by_row.reshape(d, -1, padded)[:, :, :k], 2, 0)
         by_factor = np.concatenate(
             [by_atom[:, :, -1:], (2.0 / _ROOT) * by_atom[:, :, 1:-1]], axis=2

@@ -7,23 +7,24 @@ from typing import Any, Self
 import numpy as np
 
 from dask_sketch.decoders.atoms import Array
-from dask_sketch.decoders.factor_kernels import MULTIPLE, touched_features
-from dask_sketch.decoders.matrix_kernels import (
-    Indices,
-    add_cost_gradient,
-    evaluate_atoms,
-    subtract_atoms,
-    touched_entries,
-)
 from dask_sketch.decoders.objective import Complex, Objective
 from dask_sketch.decoders.sparse_gram import SparseGram
+from dask_sketch.decoders.sparse_kernels import (
+    MULTIPLE,
+    Indices,
+    add_matrix_gradient,
+    evaluate_atoms,
+    sparse_blocks,
+    subtract_atoms,
+    touched_entries,
+    touched_features,
+)
 
 _MAX_TOUCHED = 4  # features of a frequency; products of matrices are faster for more
 # Parameters of an atom for each that a frequency touches, from which these are read alone: with
 # four touched features, matrix products are slower from 12 features.
 _MIN_RATIO = 6
 _GRAM_COST = 3.0  # time of a product in a sparse Gram matrix, in that of one in a matrix product
-_SPARSE_BLOCK = 1024  # frequencies of a block of the compiled cost, whatever the number of atoms
 
 
 class MatrixObjective(Objective):
@@ -86,7 +87,7 @@ class MatrixObjective(Objective):
                 rows[at], factors[at], n_means, self._envelope[at], *padded, real[at], imag[at]
             )
 
-        self.threads.each(lambda: subtract, _blocks(self.n_frequencies))
+        self.threads.each(lambda: subtract, sparse_blocks(self.n_frequencies))
         return real, imag
 
     def cost_gradient(self, weights: Array, theta: Array) -> tuple[float, Array, Array]:
@@ -101,12 +102,14 @@ class MatrixObjective(Objective):
         def sums(at: slice) -> tuple[Array, Array, Array]:
             found = np.zeros(1), np.zeros_like(shares), np.zeros_like(table)
             target = self.target[0][at], self.target[1][at]
-            add_cost_gradient(
+            add_matrix_gradient(
                 rows[at], factors[at], n_means, self._envelope[at], shares, table, target, found
             )
             return found
 
-        parts = zip(*self.threads.each(lambda: sums, _blocks(self.n_frequencies)), strict=True)
+        parts = zip(
+            *self.threads.each(lambda: sums, sparse_blocks(self.n_frequencies)), strict=True
+        )
         cost, by_weight, by_row = (np.sum(part, axis=0) for part in parts)
         by_theta = -2.0 * weights[:, None] * by_row[:, : len(theta)].T
         return float(cost[0]), -2.0 * by_weight[: len(theta)], by_theta
@@ -122,7 +125,7 @@ class MatrixObjective(Objective):
         def evaluate(at: slice) -> None:
             evaluate_atoms(rows, factors, n_means, envelope, padded, order[at], real[at], imag[at])
 
-        self.threads.each(lambda: evaluate, _blocks(len(order)))
+        self.threads.each(lambda: evaluate, sparse_blocks(len(order)))
         return self._sums.matrix(real, imag, *self._gram_rows(weights), self.threads)
 
     def gram_work(self, n_components: int) -> float:
@@ -130,7 +133,3 @@ class MatrixObjective(Objective):
         if self._sums is None:
             return super().gram_work(n_components)
         return _GRAM_COST * self._sums.count_products(n_components)
-
-
-def _blocks(n: int) -> list[slice]:
-    return [slice(start, min(start + _SPARSE_BLOCK, n)) for start in range(0, n, _SPARSE_BLOCK)]

@@ -1,6 +1,6 @@
 """Table of the decoding methods: a new method is one module and one row here.
 
-Its name is also listed in :mod:`dask_sketch.validation.choices`, which needs no numerics.
+Its name is also listed in :mod:`dask_sketch.decoders.names`, which needs no numerics.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ START = Method(
 )
 
 
-# Those of models of other families, by their names.
+# Methods of problems with a start for models of other families, by the names of the models.
 _STARTS = {
     model: Method(
         "start", (model,), module.fit_from_start, module.conclude_from_start, lambda problem: 3

@@ -1,4 +1,4 @@
-"""Search for the atoms of a sketch, coarse to fine, or near those of an earlier model.
+"""Search for the atoms of a sketch, coarse to fine, scale by scale, or near an earlier model.
 
 The atoms that are found are merged, refined and ordered.
 """
@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from dask_sketch.decoders.atoms import Array
 from dask_sketch.decoders.descent import (
@@ -21,16 +22,16 @@ from dask_sketch.decoders.descent import (
     converge_from_coarse,
     descend,
     descend_fully,
+    empty_fit,
     n_coarse_frequencies,
 )
 from dask_sketch.decoders.efficient import RefinedFit, refine_efficiently
-from dask_sketch.decoders.greedy import cl_ompr, n_resolvable
+from dask_sketch.decoders.greedy import cl_ompr, iterate, n_resolvable
 from dask_sketch.decoders.misfit import is_suspect
 from dask_sketch.decoders.noise_covariance import is_explained
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.optimizers import StoppingRule
 from dask_sketch.decoders.problem import Problem, Report, Solution, require_weight
-from dask_sketch.decoders.scale_search import search_scales
 from dask_sketch.decoders.starts import Start, find_atom, pilot_start
 from dask_sketch.decoders.swap_moves import merge_coincident, prune, swap_atoms
 from dask_sketch.decoders.unusual_rows import warn_of_small_components
@@ -53,6 +54,9 @@ _STARTS = 6  # searches scale by scale at most, as long as the refined fit is su
 _SAME = 0.01  # relative difference of the statistics of fits that are the same
 _TRUSTED = 0.5  # loss by the statistic, in nats a sample, below which a refined fit is better
 _NOISE = 0.1  # fraction of the noise level by which the cost may change by chance
+# Radius up to which a frequency belongs to a scale, in units of it: beyond, the modulus of a
+# component of that width is below a hundredth.
+_RADIUS = 3.0
 
 
 def search_atoms(
@@ -444,3 +448,56 @@ def warm_start(
         fit = swap_atoms(objective, fit, rng)
     report(fit.cost)
     return fit
+
+
+def search_scales(
+    objective: Objective, variances: Array, n_components: int, rng: np.random.Generator
+) -> Fit:
+    """Add atoms scale by scale, from the widest one, until noise explains what each scale sees.
+
+    For feature maps of several scales that were made without data; in none of the papers. Seen by
+    low frequencies alone, clusters that are far apart overlap, so that ascents and descents from
+    anywhere reach them, and these frequencies tell only few atoms from noise. The next scale moves
+    the atoms a little, and adds those that it distinguishes. A search with all frequencies at once
+    misses clusters, since the atom of one is almost orthogonal to the sketch of the others.
+
+    Parameters
+    ----------
+    objective
+        Atoms and cost.
+    variances
+        Variances of the scales in normalised coordinates, shape (n_scales, n_features).
+    n_components
+        Number ``K`` of atoms.
+    rng
+        Random number generator.
+
+    Returns
+    -------
+    fit
+        Local minimum of ``K`` atoms with all frequencies, whose weights are not normalised.
+    """
+    fit = empty_fit(objective)
+    for chosen in _frequencies_of_scales(objective, variances):
+        most = min(n_components, 2 * len(chosen) // (1 + objective.space.n_parameters))
+        if not most:
+            continue
+        seen = objective.select(chosen)
+        if len(fit.theta):
+            fit = descend_fully(seen, fit.theta)
+        while len(fit.theta) < most and not is_explained(seen, fit, rng):
+            fit = iterate(seen, fit, n_components, rng)
+            fit = descend_fully(seen, fit.theta, fit.weights)
+        objective.n_evaluations += seen.n_evaluations
+    while len(fit.theta) < n_components:
+        fit = iterate(objective, fit, n_components, rng)
+    fit = descend_fully(objective, fit.theta, fit.weights)
+    return swap_atoms(objective, fit, rng, until_explained=False)
+
+
+def _frequencies_of_scales(objective: Objective, variances: Array) -> list[npt.NDArray[np.intp]]:
+    """Positions of the frequencies of each scale, from the widest one; the last has all."""
+    widest_first = np.argsort(-variances.sum(axis=1), kind="stable")
+    radii = np.sqrt(variances[widest_first[:-1]] @ objective.omega**2)
+    found = [np.flatnonzero(each <= _RADIUS) for each in radii]
+    return [*found, np.arange(objective.n_frequencies)]

@@ -32,7 +32,7 @@ class SparseGram:
     ----------
     features, values
         Features of the frequencies and their values, shape (m, t), see
-        :func:`~dask_sketch.decoders.factor_kernels.touched_features`.
+        :func:`~dask_sketch.decoders.sparse_kernels.touched_features`.
     n_features
         Number of features.
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from dask_sketch.diagnostics.report import installed_versions
 from dask_sketch.errors import ArtifactError, InputError, JobError, LedgerError
 from dask_sketch.features.artifact import open_feature_map
+from dask_sketch.jobs.job_tables import shown_value
 from dask_sketch.jobs.ledger.backends import open_backend
 from dask_sketch.jobs.ledger.manifest import require_vacant
 from dask_sketch.jobs.ledger.objects import OtherSchema
 from dask_sketch.jobs.ledger.sums import Conventions, arithmetic_digest
-from dask_sketch.jobs.table import shown_value
 from dask_sketch.sketching.missing import require_sparse
 from dask_sketch.sketching.moment_grid import MomentGrid
 from dask_sketch.storage.overwrite import local_path, require_writable_folder

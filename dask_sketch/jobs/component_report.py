@@ -11,8 +11,8 @@ import numpy as np
 from dask_sketch.diagnostics.report import Answer, Section, write_page
 from dask_sketch.diagnostics.report_figures import Drawing
 from dask_sketch.display.plots import plot_explained_variance
-from dask_sketch.jobs.drift_sections import MAX_ROWS
-from dask_sketch.jobs.run_sections import (
+from dask_sketch.jobs.report_sections import (
+    MAX_ROWS,
     complete_answer,
     missing_section,
     past_section,

@@ -22,6 +22,7 @@ from pydantic import (
 from dask_sketch.cluster.settings import ClusterSettings
 from dask_sketch.errors import InputError, JobError
 from dask_sketch.jobs.job_tables import (
+    MAX_SHOWN,
     DataTable,
     DecodeTable,
     DriftTable,
@@ -32,11 +33,16 @@ from dask_sketch.jobs.job_tables import (
     OutputsTable,
     ScoreTable,
     SourceTable,
+    Table,
+    Wrong,
+    cut,
+    key_path,
+    shown_value,
+    table_errors,
     unpermitted,
     wrong_for_moments,
 )
 from dask_sketch.jobs.secrets import Secrets, revealed
-from dask_sketch.jobs.table import MAX_SHOWN, Table, Wrong, cut, key_path, shown_value, table_errors
 from dask_sketch.storage.overwrite import local_path, resolve_parents
 from dask_sketch.validation.choices import PCA
 

@@ -16,7 +16,7 @@ from dask_sketch.display.text import describe_bytes, fields_text
 from dask_sketch.distributions.result import TwoSampleTest
 from dask_sketch.errors import ArtifactError, JobError
 from dask_sketch.jobs.ledger.reader import KeptRows
-from dask_sketch.jobs.since import Since
+from dask_sketch.jobs.past_drift import Since
 from dask_sketch.sketching.second_moments import SecondMoments
 from dask_sketch.storage.overwrite import (
     OccupiedError,

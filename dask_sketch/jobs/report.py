@@ -16,19 +16,17 @@ from dask_sketch.diagnostics.report import Answer, Section, write_report
 from dask_sketch.distributions.result import TwoSampleTest
 from dask_sketch.errors import InputError, LedgerError
 from dask_sketch.jobs.component_report import write_component_page
-from dask_sketch.jobs.drift_sections import (
-    MAX_ROWS,
-    drift_drawings,
-    drift_sections,
-    group_sections,
-)
 from dask_sketch.jobs.job_file import read_job
 from dask_sketch.jobs.ledger.sums import same_sums
 from dask_sketch.jobs.open import ledger_of
 from dask_sketch.jobs.outcome import Outcome, model_text
-from dask_sketch.jobs.results import DecodedModel, Results
-from dask_sketch.jobs.run_sections import (
+from dask_sketch.jobs.past_drift import Since
+from dask_sketch.jobs.report_sections import (
+    MAX_ROWS,
     complete_answer,
+    drift_drawings,
+    drift_sections,
+    group_sections,
     missing_section,
     past_section,
     plan_section,
@@ -37,7 +35,7 @@ from dask_sketch.jobs.run_sections import (
     run_sentences,
     run_steps,
 )
-from dask_sketch.jobs.since import Since
+from dask_sketch.jobs.results import DecodedModel, Results
 from dask_sketch.models.principal_components import PrincipalComponents
 from dask_sketch.storage.overwrite import require_writable_page
 

@@ -21,11 +21,11 @@ from dask_sketch.errors import InputError, LedgerError
 from dask_sketch.graph.apply import apply
 from dask_sketch.graph.compute import active_client
 from dask_sketch.graph.telemetry import log_drift
-from dask_sketch.jobs.checks import data_breaches, growth_of_cost, model_breaches
 from dask_sketch.jobs.ledger.history import JobModel
 from dask_sketch.jobs.ledger.sums import Sums, without_rows
+from dask_sketch.jobs.limits import data_breaches, growth_of_cost, model_breaches
 from dask_sketch.jobs.open import columns_of, group_keys
-from dask_sketch.jobs.since import Since, since_when
+from dask_sketch.jobs.past_drift import Since, since_when
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.open import gaussian_or_centroids

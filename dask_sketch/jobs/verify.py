@@ -19,8 +19,7 @@ from dask_sketch.jobs.open import ledger_of, open_sources, sketches_of
 from dask_sketch.jobs.outcome import missing_text, noted_status
 
 if TYPE_CHECKING:
-    from dask_sketch.jobs.ledger.failure import Failure
-    from dask_sketch.jobs.ledger.history import RunRecord
+    from dask_sketch.jobs.ledger.history import Failure, RunRecord
 
 _NAMED = 5
 _MAX_SEED = 2**32

@@ -5,15 +5,21 @@ import itertools
 import numpy as np
 import pytest
 
-from dask_sketch import decode, design, partial_sketch, sketch
+from dask_sketch import FeatureMap, decode, design, partial_sketch, sketch
+from dask_sketch.decoders.atoms import ParameterSpace, unpacked
 from dask_sketch.decoders.descent import Fit, descend_fully
-from dask_sketch.decoders.efficient import N_ROUNDS, memory_needed, refine_efficiently
+from dask_sketch.decoders.efficient import N_ROUNDS, inverse_root, memory_needed, refine_efficiently
+from dask_sketch.decoders.factor_descent import FactorSpace
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.errors import DecodeError, InputError
-from dask_sketch.features import FeatureMap
 from dask_sketch.models import GaussianMixture, random_mixture, symmetric_kl
 
 PARTS = ("weights", "means", "covariances")
+N_FEATURES = 3
+SMALL = partial_sketch(
+    np.random.default_rng(0).normal(size=(500, N_FEATURES)),
+    FeatureMap(N_FEATURES, 20, scale=1.0, seed=1),
+)
 
 
 def in_order_of(truth, mixture):
@@ -337,3 +343,54 @@ def test_a_fit_that_cannot_be_refined_is_returned_with_a_warning():
 def test_a_fit_without_a_metric_is_refused():
     with pytest.raises(DecodeError, match=r"3 components.* from 0 to .*covariance_type='diag'"):
         refine_three_components(-1.0, 0)
+
+
+def space_of(model):
+    if model.startswith("low-rank"):
+        return FactorSpace(SMALL, model, 0.1)
+    covariance = np.array([0.5, 1.0, 2.0]) if model == "known" else None
+    return ParameterSpace(SMALL, model, None, 0.1, covariance)
+
+
+def divergence(space, one, other):
+    """Divergence of Kullback and Leibler between two components."""
+    first, second = (space.shapes(atom[None])[0] for atom in (one, other))
+    if first.ndim == 1:
+        first, second = np.diag(first), np.diag(second)
+    away = one[:N_FEATURES] - other[:N_FEATURES]
+    inverse = np.linalg.inv(second)
+    ratio = np.linalg.slogdet(second)[1] - np.linalg.slogdet(first)[1]
+    return 0.5 * (np.trace(inverse @ first) + away @ inverse @ away - N_FEATURES + ratio)
+
+
+@pytest.mark.parametrize(
+    "model", ["gaussian", "isotropic", "known", "full", "low-rank:1", "low-rank:2"]
+)
+def test_complete_information_is_the_curvature_of_the_divergence(model):
+    rng, space = np.random.default_rng(2), space_of(model)
+    atom = np.r_[rng.normal(size=N_FEATURES), rng.uniform(0.5, 1.5, space.n_shapes)]
+    if model == "full":
+        atom[2 * N_FEATURES :] = [0.1, -0.2, 0.3]
+    information = space.complete_information(atom)
+    np.testing.assert_allclose(information, information.T)
+    for _ in range(3):
+        step = 1e-4 * rng.normal(size=len(atom))
+        expected = divergence(space, atom, atom + step) + divergence(space, atom, atom - step)
+        assert step @ information @ step == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_shared_matrix_has_no_complete_information():
+    space = ParameterSpace(SMALL, "tied", None, 0.1, None)
+    atom = np.r_[np.zeros(N_FEATURES), np.ones(N_FEATURES), np.zeros(N_FEATURES)]
+    assert (unpacked(atom[N_FEATURES:], N_FEATURES) == np.eye(N_FEATURES)).all()
+    assert space.complete_information(atom) is None
+
+
+def test_rotations_of_factors_have_no_information():
+    space = space_of("low-rank:2")
+    atom = np.random.default_rng(3).uniform(0.5, 1.5, space.n_parameters)
+    information = space.complete_information(atom)
+    root = inverse_root(information)
+    assert len(root) == space.n_parameters - 3  # a covariance matrix has six entries
+    products = information @ root.T @ root @ information
+    np.testing.assert_allclose(products, information, atol=1e-8)

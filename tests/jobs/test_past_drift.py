@@ -1,4 +1,6 @@
-"""Tests of drift of all runs, as a table and as a picture."""
+"""Tests of drift of all runs, as a table and as a picture; and the run since which data differs."""
+
+import json
 
 import pytest
 
@@ -9,8 +11,7 @@ from dask_sketch.errors import LedgerError
 from dask_sketch.jobs import drift_history
 from dask_sketch.jobs.ledger import create_ledger
 from dask_sketch.jobs.ledger.history import RunRecord
-from dask_sketch.jobs.past_drift import DriftHistory
-from dask_sketch.jobs.since import Since
+from dask_sketch.jobs.past_drift import DriftHistory, Since
 
 
 def result_of(discrepancy, tolerance=0.0):
@@ -87,3 +88,32 @@ def test_a_ledger_without_tests(tmp_path):
     create_ledger(tmp_path / "x.ledger", FeatureMap(2, 20, scale=1.0))
     with pytest.raises(LedgerError, match=r"x\.ledger .*\[drift\]"):
         drift_history(tmp_path / "x.ledger")
+
+
+def dated_changes(*runs):
+    points = [
+        ChangePoint(run, 3 * run, 0.01, 0.4, (0.3, 0.5), f"2026-06-{run:02d}") for run in runs
+    ]
+    return ChangePoints(tuple(points), 0.25, 0.05, "run", 60, 1, 1000)
+
+
+@pytest.mark.parametrize(
+    ("since", "words", "n_rows"),
+    [
+        (Since(dated_changes(7)), ["with run 7 of 2026-06-07", "p = 0.01"], 1),
+        (Since(dated_changes(5, 7)), ["with run 7 of", "; 1 earlier change."], 2),
+        (Since(dated_changes(3, 5, 7)), ["with run 7 of", "; 2 earlier changes."], 3),
+        (Since(dated_changes()), ["not clear", "p = 0.25"], 0),
+        (Since(None, "units has 2 sketches."), ["not known", "units has 2 sketches."], 0),
+    ],
+)
+def test_since_as_text_and_stored(since, words, n_rows):
+    for word in words:
+        assert word in since.sentence
+    assert str(since).startswith(since.sentence)
+    assert [row[0] for row in since.rows] == ["7", "5", "3"][:n_rows]
+    assert bool(since.note) == bool(n_rows)
+    assert ("run 7 of" in since.remedy) == bool(n_rows)
+    stored = json.loads(json.dumps(since.as_dict()))
+    assert stored["sentence"] == since.sentence
+    assert Since.from_dict(stored) == since

@@ -126,12 +126,10 @@ PARTS = {
         jobs/ledger/ledger.py
         jobs/ledger/change.py
         jobs/ledger/reader.py
-        jobs/ledger/index.py
         jobs/ledger/batch.py
         jobs/ledger/sketch_arrays.py
         jobs/ledger/moment_arrays.py
         jobs/ledger/manifest.py
-        jobs/ledger/garbage.py
         """,
         """
         jobs/ledger/test_sketch_arrays.py

@@ -18,6 +18,7 @@ from dask_sketch.jobs.ledger.backends import Backend
 from dask_sketch.jobs.ledger.batch import (
     FOLDER,
     Batch,
+    Index,
     Member,
     batch_rows,
     read_rows,
@@ -27,7 +28,6 @@ from dask_sketch.jobs.ledger.batch import (
 )
 from dask_sketch.jobs.ledger.forgotten import Rows, file_of, followed, same_rows
 from dask_sketch.jobs.ledger.history import RunRecord, write_record
-from dask_sketch.jobs.ledger.index import Index
 from dask_sketch.jobs.ledger.manifest import Manifest, write_pilot
 from dask_sketch.jobs.ledger.objects import fresh_name
 from dask_sketch.jobs.ledger.partitions import Entry, Partition

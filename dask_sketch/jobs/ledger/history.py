@@ -1,7 +1,8 @@
-"""Records and models of the runs of a ledger."""
+"""Records and models of the runs of a ledger, and the failure after the last of them."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
@@ -12,10 +13,13 @@ from zarr.buffer import cpu
 from dask_sketch.errors import LedgerError
 from dask_sketch.jobs.ledger.backends import Backend
 from dask_sketch.jobs.ledger.objects import (
+    ROOT,
     Reference,
+    checked_content,
     fresh_name,
     is_object_name,
     read_attributes,
+    with_checksum,
     write_group,
 )
 from dask_sketch.models.artifact import COMPONENTS, SCHEMAS, VERSION
@@ -35,6 +39,11 @@ SEGMENT = 32  # records in one object
 MODELS_FOLDER = "models"
 _MAX_OBJECTS = 64  # of one model
 _MAX_BYTES = 2**28  # of one object of a model
+_FAILURE_SCHEMA = "dask-sketch/ledger-failure"
+_FAILURE_FOLDER = "failure"
+_FAILURE = f"{_FAILURE_FOLDER}/{ROOT}"
+_MAX_FAILURE = 64 * 2**10  # bytes of the record of a failure
+_MAX_ERROR = 2000  # characters of its message
 
 
 @dataclass(frozen=True)
@@ -156,3 +165,67 @@ def read_model(backend: Backend, name: str) -> JobModel:
     found = gaussian_or_centroids("a job", model_from_dataset(dataset, schema, label))
     assert isinstance(found, (GaussianMixture, Centroids))
     return found
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Failure of a run.
+
+    Attributes
+    ----------
+    run
+        Number of the run, ``>= 1``; the next complete run has it again.
+    started, ended
+        Times in ISO 8601 with time zone.
+    error
+        Message of the error.
+    """
+
+    run: int
+    started: str
+    ended: str
+    error: str
+
+    def __str__(self) -> str:
+        return f"run {self.run}, started {self.started}, failed: {self.error}"
+
+
+def read_failure(backend: Backend) -> Failure | None:
+    """Read the last failure that was recorded, ``None`` if there is none.
+
+    Parameters
+    ----------
+    backend
+        Backend of the ledger.
+
+    Raises
+    ------
+    LedgerError
+        If the record was truncated or edited.
+    """
+    try:
+        content = backend.read(_FAILURE, _MAX_FAILURE)
+    except FileNotFoundError:
+        return None
+    label = f"{backend.label}/{_FAILURE_FOLDER}"
+    found = checked_content(content, _FAILURE_SCHEMA, (1,), label)
+    values: dict[str, Any] = {field.name: found.get(field.name) for field in fields(Failure)}
+    for name, value in values.items():
+        if type(value) is not (int if name == "run" else str):
+            raise LedgerError(f"{label} is not the record of a failure: {name} = {value!r:.60}.")
+    return Failure(**values)
+
+
+def write_failure(backend: Backend, failure: Failure) -> None:
+    """Replace the record of the last failure, if the ledger can be written.
+
+    Parameters
+    ----------
+    backend
+        Backend of the ledger.
+    failure
+        Failure; its message is cut.
+    """
+    content = asdict(failure) | {"error": failure.error[:_MAX_ERROR]}
+    with contextlib.suppress(LedgerError, OSError):  # the failure itself is what matters
+        backend.replace(_FAILURE, with_checksum(_FAILURE_SCHEMA, 1, content))

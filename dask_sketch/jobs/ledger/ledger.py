@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from dask_sketch.errors import InputError, LedgerError, LedgerLocked
 from dask_sketch.features.feature_map import FeatureMap
-from dask_sketch.jobs.ledger import history
+from dask_sketch.jobs.ledger import batch, history
 from dask_sketch.jobs.ledger.backends import Backend, open_backend
 from dask_sketch.jobs.ledger.batch import Member
 from dask_sketch.jobs.ledger.change import Change
-from dask_sketch.jobs.ledger.failure import Failure, write_failure
-from dask_sketch.jobs.ledger.garbage import collect
-from dask_sketch.jobs.ledger.history import JobModel, RunRecord
+from dask_sketch.jobs.ledger.history import Failure, JobModel, RunRecord, write_failure
 from dask_sketch.jobs.ledger.lock import STALE_AFTER, Lock
-from dask_sketch.jobs.ledger.manifest import Manifest, publish, read_root, write_root
+from dask_sketch.jobs.ledger.manifest import (
+    PILOTS,
+    Manifest,
+    commit_name,
+    commit_numbers,
+    publish,
+    read_commit,
+    read_root,
+    write_root,
+)
+from dask_sketch.jobs.ledger.objects import is_object_name
 from dask_sketch.jobs.ledger.partition_rows import sampling_of
 from dask_sketch.jobs.ledger.partitions import Partition
 from dask_sketch.jobs.ledger.reader import LedgerReader
@@ -28,6 +36,8 @@ from dask_sketch.sketching.row_sample import Sampling
 from dask_sketch.validation.arrays import require_integer
 
 logger = logging.getLogger(__name__)
+KEEP_COMMITS = 3  # readers of one of these can continue to read
+_FOLDERS = (batch.FOLDER, batch.TOTALS, history.RUNS_FOLDER, history.MODELS_FOLDER, PILOTS)
 
 
 def create_ledger(
@@ -401,3 +411,44 @@ class Ledger(LedgerReader):
             if strict:
                 raise
             logger.warning("objects that are no longer needed were not removed: %s", error)
+
+
+def collect(backend: Backend, current: Manifest, models_kept: Collection[str]) -> None:
+    """Remove all but the last commits, and the objects that none of these refers to.
+
+    Objects whose names no ledger makes are left alone.
+
+    Only the holder of the lock may call this, because the uncommitted objects of another writer
+    look like garbage.
+
+    Parameters
+    ----------
+    backend
+        Backend of the ledger.
+    current
+        State of the ledger.
+    models_kept
+        Folders of the models that the records of runs refer to.
+
+    Raises
+    ------
+    LedgerError
+        If an object could not be removed.
+    """
+    kept = {current.number: current}
+    numbers = commit_numbers(backend)
+    for number in reversed(numbers):
+        if current.oldest <= number < current.number and len(kept) < KEEP_COMMITS:
+            with contextlib.suppress(
+                LedgerError, FileNotFoundError
+            ):  # an incomplete commit was never a state
+                kept[number] = read_commit(backend, number)
+    # commits first, so that no state refers to a missing object
+    for number in numbers:
+        if number not in kept:
+            backend.remove(commit_name(number))
+    needed = set(models_kept).union(*(state.names() for state in kept.values()))
+    for folder in _FOLDERS:
+        for name in backend.names(folder):
+            if f"{folder}/{name}" not in needed and is_object_name(f"{folder}/{name}"):
+                backend.remove(f"{folder}/{name}")

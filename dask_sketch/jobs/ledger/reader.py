@@ -18,15 +18,14 @@ from dask_sketch.errors import LedgerError
 from dask_sketch.jobs.ledger import history
 from dask_sketch.jobs.ledger.backends import Backend
 from dask_sketch.jobs.ledger.batch import (
+    Index,
     Member,
     batch_rows,
     read_samples,
     read_sketches,
     read_total,
 )
-from dask_sketch.jobs.ledger.failure import Failure, read_failure
-from dask_sketch.jobs.ledger.history import JobModel, RunRecord, read_records
-from dask_sketch.jobs.ledger.index import Index
+from dask_sketch.jobs.ledger.history import Failure, JobModel, RunRecord, read_failure, read_records
 from dask_sketch.jobs.ledger.manifest import Manifest, newest, read_pilot
 from dask_sketch.jobs.ledger.objects import Reference
 from dask_sketch.jobs.ledger.partitions import Changes, Entry, Partition, compare

@@ -16,7 +16,7 @@ from dask_sketch import create_ledger, open_ledger
 from dask_sketch.jobs.ledger import batch
 from dask_sketch.jobs.ledger import history as records
 from dask_sketch.jobs.ledger.backends import open_backend
-from dask_sketch.jobs.ledger.garbage import KEEP_COMMITS
+from dask_sketch.jobs.ledger.ledger import KEEP_COMMITS
 from dask_sketch.jobs.ledger.manifest import commit_numbers, read_commit
 
 
