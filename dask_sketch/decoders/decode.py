@@ -125,17 +125,16 @@ def decode(
 ) -> AnyModel | dict[Any, AnyModel]:
     """Fit a model to a sketch, or to each sketch of a group.
 
-    Time and memory do not depend on the number of samples. The model minimises the distance
-    between the sketch and the sketch of a mixture (Keriven et al. 2018, eq. 9). The problem is not
-    convex: the result is a local minimum, and ``model.decoding.cost`` is to be compared with
+    Time and memory do not depend on the number of samples. The model minimises the distance between
+    the sketch and the sketch of a mixture (Keriven et al. 2018, eq. 9). The problem is not convex,
+    so that the result is a local minimum. Compare ``model.decoding.cost`` with
     ``model.decoding.noise_level``; see :func:`dask_sketch.diagnose`. A cost of several noise levels
-    means that the minimum is poor (try replicates) or that the data is no such mixture.
+    means that the minimum is poor (give ``replicates``), or that the data is not such a mixture.
 
     A sketch with categorical features is decoded to latent classes: products of Gaussians with
-    diagonal covariances and of categorical distributions. Of the arguments, ``n_components``,
-    ``start``, ``seed``, ``replicates``, ``variance_floor`` and ``refine`` have a meaning there;
-    moments are weighted by the inverse of their covariance also without ``refine``, up to 2000
-    frequencies.
+    diagonal covariances and of categorical distributions. Only the arguments ``n_components``,
+    ``start``, ``seed``, ``replicates``, ``variance_floor`` and ``refine`` apply to them. Up to 2000
+    frequencies, moments are weighted by the inverse of their covariance even without ``refine``.
 
     Parameters
     ----------
@@ -145,8 +144,8 @@ def decode(
     n_components
         Number ``K >= 1`` of components. By default, components are added by ``"cl-omp"`` until the
         remaining error is no larger than sampling noise (sec. 2.4), up to the number for which
-        there are enough frequencies. This search makes no use of random rows: on real data, decode
-        again with the number that it finds, or compare numbers with
+        there are enough frequencies. This search does not use random rows. For real data, decode
+        again with the number that it finds, or compare several numbers with
         :func:`dask_sketch.select_model`.
     method
         Two methods are not from the papers, ``"likelihood"`` and ``"density"``:
@@ -154,21 +153,22 @@ def decode(
         - ``"likelihood"``, the default for mixtures where the sketch carries random rows, or its
           feature map is one of :func:`dask_sketch.design`: maximum likelihood on rows whose weights
           are calibrated to the sketch (:func:`dask_sketch.calibrate`), or the fit to the sketch
-          where that is as likely. The rows are those of the sketch. A sketch without rows is
-          compared with the mixture of the pilot rows that ``design`` read; if it is of other data,
-          such as a group or later data, rows simulated from that mixture are calibrated to the
-          sketch. If the sketch holds all rows, and they are few for the number of parameters, rows
-          that are left out decide whether a prior of the covariances takes part, and a warning
-          states how much less likely they are. It is also the default for ``model="dirac"``:
-          k-means on the calibrated rows, or without rows, the centroids of the pilot rows, if the
-          map was designed for as many (``task="clustering"``) and the sketch is of the same data.
-        - ``"cl-ompr"``: Algorithm 1 with replacement, the default for all other mixtures: those of
-          a feature map without a pilot or with that of very different data, of a private sketch,
-          or with ``bounds``, ``covariance``, ``device`` or ``merge``. Time grows with ``K**2``.
-          Without a pilot, but with ``covariances`` of several scales, the search goes from the
-          widest scale to the narrowest, which finds clusters far apart. With at most 500 parameters
-          and 2500 frequencies its fit is refined as by ``refine="efficient"``, and it starts again
-          while the overidentification statistic is too large.
+          where that is as likely. The rows are those of the sketch. A fit to a sketch without rows
+          is compared with the mixture of the pilot rows that ``design`` read. If the sketch is of
+          other data than the pilot rows, such as a group or later data, rows simulated from that
+          mixture are calibrated to the sketch. If the sketch holds all rows, and these are few for
+          the number of parameters, held-out rows decide whether a prior of the covariances is used,
+          and a warning states by how much their likelihood is lower. It is also the default for
+          ``model="dirac"``: k-means on the calibrated rows. Without rows, the result is the
+          centroids of the pilot rows, if the map was designed for the same number of them
+          (``task="clustering"``) and the sketch is of the same data.
+        - ``"cl-ompr"``: Algorithm 1 with replacement, the default for all other mixtures: for a
+          feature map without pilot rows, or with pilot rows of very different data; for a private
+          sketch; and with ``bounds``, ``covariance``, ``device`` or ``merge``. Time grows with
+          ``K**2``. Without a pilot, but with ``covariances`` of several scales, the search goes
+          from the widest scale to the narrowest, which finds clusters far apart. With at most 500
+          parameters and 2500 frequencies its fit is refined as by ``refine="efficient"``, and the
+          search is repeated as long as the overidentification statistic is too large.
         - ``"cl-omp"``: Algorithm 1 without replacement, the default without ``n_components``.
         - ``"splitting"``: hierarchical splitting, Algorithm 2 of Keriven et al., for large ``K``
           and smooth densities.
@@ -176,7 +176,7 @@ def decode(
           for each centroid, partitioned by k-means; the most precise search for clustering. As in
           k-means, distances are Euclidean, in the units of the data. With ``model="gaussian"``: a
           density of as many atoms as explain the sketch, reduced to the components of greatest
-          likelihood, for data that is no mixture of so few Gaussians, such as speech.
+          likelihood, for data that is not a mixture of so few Gaussians, such as speech.
         - ``"sketch-shift"``: mean shift on the sketch (see the second reference). With
           ``model="gaussian"`` it needs a feature map with ``distribution="gaussian"``.
         - ``"iht"``: iterative hard thresholding, a baseline.
@@ -185,34 +185,34 @@ def decode(
         that find centroids; ``"isotropic"``: one variance for all features; ``"known"``: one
         ``covariance`` for all components; ``"dirac"``: points.
 
-        Two models are of other families. They need ``n_components``, take none of the arguments
-        that describe Gaussians, and are fitted with the entries of the sketch weighted by their
-        noise. ``"von-mises-fisher"``: directions, from a feature map with ``normalize=True``; by
+        Two models are not Gaussian. They need ``n_components``, do not take the arguments that
+        describe Gaussians, and are fitted with the entries of the sketch weighted by their noise.
+        ``"von-mises-fisher"``: directions, from a feature map with ``normalize=True``; by
         ``"likelihood"`` (the default where the sketch carries random rows: the fit to the sketch,
         or maximum likelihood on the calibrated rows if that is likelier) or ``"density"``, which
-        starts from centroids. ``"alpha-stable"``: elliptical stable distributions with heavy
-        tails, by ``"cl-ompr"``, which starts from Gaussians. For heavy tails, design the feature
-        map from rows that are clipped to quantiles of each feature, since a few rows far away
-        mislead the estimate of its scale.
+        starts from centroids. ``"alpha-stable"``: elliptical stable distributions with heavy tails,
+        by ``"cl-ompr"``, which starts from Gaussians. For heavy tails, design the feature map from
+        rows that are clipped to quantiles of each feature, since a few rows far away mislead the
+        estimate of its scale.
     covariance_type
         Type of the covariances of a mixture, as in scikit-learn and :class:`GaussianMixture`:
         ``"diag"``, the default; ``"spherical"``, as ``model="isotropic"``; ``"tied"``, one matrix
         for all components; ``"full"``, one matrix for each; or ``("low-rank", r)``, also
         ``"low-rank:r"``, factor analysers, whose matrices are the sum of a diagonal one and one of
-        rank ``r``, for many features. Matrices are fitted by maximum
-        likelihood on the random rows of the sketch and to the sketch itself, or, without rows, to
-        the sketch alone, from diagonal mixtures of the same sketch (``"cl-ompr"`` or
-        ``"splitting"``). They need ``n_components`` and five frequencies for each parameter, of
-        which ``"full"`` has ``1 + d + d (d + 1) / 2`` for each component and ``"low-rank:r"``
-        ``1 + d + d (1 + r)``, of which two frequencies are enough, and at most 4096
-        parameters; the fit is always refined as by ``refine="efficient"``.
+        rank ``r``, for many features. Matrices are fitted by maximum likelihood on the random rows
+        of the sketch and to the sketch itself, or, without rows, to the sketch alone, from diagonal
+        mixtures of the same sketch (``"cl-ompr"`` or ``"splitting"``). They need ``n_components``,
+        at most 4096 parameters, and five frequencies for each parameter, or two with
+        ``"low-rank:r"``. Each component has ``1 + d + d (d + 1) / 2`` parameters with ``"full"``,
+        and ``1 + d + d (1 + r)`` with ``"low-rank:r"``. The fit is always refined as by
+        ``refine="efficient"``.
     refine
         ``"efficient"``: weight the entries of the sketch by the inverse of their covariance, which
         makes estimates as precise as maximum likelihood on all samples to the extent that the
         frequencies allow, and gives standard errors (``model.stderr``). If ``"likelihood"`` finds a
-        mixture that is likelier than the refined one by more than noise explains, it returns that
-        one, without standard errors, and warns. With ``p`` parameters, time grows as
-        ``p m (p + 4096)`` and memory as ``48 p m`` bytes. None: least squares, as in the papers.
+        mixture that is likelier than the refined one by more than noise explains, it returns the
+        likelier one, without standard errors, and warns. With ``p`` parameters, time grows as ``p m
+        (p + 4096)`` and memory as ``48 p m`` bytes. None: least squares, as in the papers.
     bounds
         Bounds of the means: None for no bounds, as in Keriven et al. (centroid methods then use the
         range of the data); ``"data"`` for the range of the data; or an array of shape
@@ -222,10 +222,10 @@ def decode(
         Variances (n_features,) or covariance matrix (n_features, n_features), for
         ``model="known"``.
     start
-        Earlier model of the same kind of data, for a sketch that has grown: descend from its
-        components, in place of a method. Components that no longer fit are replaced if the number
-        of samples has grown by 20 % since replacement was last tried, or if the fit is worse; not
-        those of models of other families.
+        Earlier model of the same kind of data, for a sketch that has grown: the decoder descends
+        from its components, and ``method`` is left out. Components that no longer fit are replaced
+        if the number of samples has grown by 20 % since replacement was last tried, or if the fit
+        is worse. Components that are not Gaussians or points are not replaced.
     maxima
         Search for local maxima by ``"sketch-shift"`` and ``"density"``: ``"shift"`` (sketched mean
         shift), ``"discrete"`` (the best of many points) or ``"ascent"`` (plain gradient).
@@ -251,9 +251,9 @@ def decode(
     shared_alpha
         Whether all components of ``model="alpha-stable"`` have the same ``alpha``.
     threads
-        Number of threads ``>= 1`` that share the work; it changes no bit of the result. By default
-        the cores that this process may use, at most 16 and at most ``OMP_NUM_THREADS``; outside
-        the main thread, such as in a Dask task, 1.
+        Number of threads ``>= 1`` that share the work. The bits of the result do not depend on it.
+        By default the cores that this process may use, at most 16 and at most ``OMP_NUM_THREADS``;
+        outside the main thread, such as in a Dask task, 1.
     executor
         Executor of the replicates, or of the groups, each in one thread: any
         :class:`concurrent.futures.Executor`, such as that of a Dask cluster,
@@ -280,7 +280,7 @@ def decode(
         If the sketch is empty or too short for the model, or an argument is out of range. The
         message states the argument; in a group, also the label.
     DeviceError
-        If a GPU is asked for, and there is none, or no CuPy.
+        If a GPU is requested, and there is no GPU, or CuPy is not installed.
 
     References
     ----------

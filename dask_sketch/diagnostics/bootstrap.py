@@ -40,7 +40,7 @@ _POSITIVE = ("covariances", "covariance_matrices", "variances", "scales", "conce
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Bootstrap:
-    """Models decoded from redrawn partial sketches, and the errors of the parameters.
+    """Models decoded from resampled partial sketches, and the errors of their parameters.
 
     Attributes
     ----------
@@ -49,8 +49,8 @@ class Bootstrap:
         replicates are matched.
     replicates
         Parameters of the replicates by name, such as ``"means"``, each with a first axis of length
-        n_replicates before those of the parameter. Factors may be rotated: of
-        ``covariance_type="low-rank:r"`` they are the ``"covariance_matrices"``.
+        n_replicates before those of the parameter. With ``covariance_type="low-rank:r"``, whose
+        factors may be rotated, they are the ``"covariance_matrices"``.
     n_units
         Number of partial sketches.
     """
@@ -76,9 +76,9 @@ class Bootstrap:
     def interval(self, level: float = 0.95) -> dict[str, Array]:
         """Confidence intervals of all parameters.
 
-        Student's intervals of n - 1 degrees of freedom with n units, of the logits of weights and
-        probabilities, of the logarithms of variances, scales and concentrations, and of all other
-        parameters as they are.
+        Student's intervals with ``n - 1`` degrees of freedom for ``n`` units: on the logit scale
+        for weights and probabilities, on the logarithmic scale for variances, scales and
+        concentrations, and on the original scale for all other parameters.
 
         Parameters
         ----------
@@ -149,7 +149,7 @@ def bootstrap(
     progress: bool = False,
     **options: Any,
 ) -> Bootstrap:
-    """Standard errors and intervals of a decoded model, by redrawing whole partial sketches.
+    """Standard errors and intervals of a decoded model, by resampling whole partial sketches.
 
     Each replicate is the exact sum of as many partial sketches, drawn with replacement, decoded
     from the components of the model. Rows within a partial sketch may depend on one another, such

@@ -90,10 +90,11 @@ def drift(
     model: GaussianMixture | Centroids | None = None,
     seed: int = 0,
 ) -> Drift:
-    """Compare the samples of two sketches of one feature map, taking rows for independent.
+    """Compare the samples of two sketches of one feature map, if rows are independent.
 
-    Where rows depend on each other, as frames of a recording do, nearly every pair of data sets is
-    beyond this noise: :func:`dask_sketch.distributions.compare` has a level there.
+    Where rows depend on each other, such as the frames of a recording, nearly all pairs of data
+    sets differ by more than this noise. Use :func:`dask_sketch.distributions.compare` there, which
+    keeps its level.
 
     With weights ``w`` that sum to ``W``, the noise of ``z_a - z_b`` is that of one sample times the
     square root of ``v = sum_i c_i**2``. The coefficient of sample ``i`` is ``c_i = w_i / W_a`` if

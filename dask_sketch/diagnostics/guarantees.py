@@ -466,7 +466,7 @@ def prune_close_centroids(centroids: Centroids, separation: float) -> tuple[Cent
     centroids
         Centroids; the weight of one that is left out goes to the nearest that is kept.
     separation
-        Distance that kept centroids have from each other, more than.
+        Distance: centroids that are kept are farther from each other.
 
     Returns
     -------
@@ -507,8 +507,8 @@ class RiskBound:
     Attributes
     ----------
     bias
-        Part that depends on the risk of the best model, without samples; nan where the paper
-        controls it not.
+        Part that depends on the risk of the best model, without samples; nan where the paper does
+        not bound it.
     sampling
         Part that falls with the number of samples, ``4 C |A(p) - A(p_n)|``.
     """

@@ -218,12 +218,12 @@ def select_model(
     - ``"likelihood"``, for a sketch with random rows: the Bayesian information criterion of the
       calibrated rows (:func:`calibrate`), with their effective number. Values of Gaussians count as
       rounded to the median gap between distinct ones, so that repeated values are no components.
-      The statistic ``J`` is not computed where it decides nothing.
+      The statistic ``J`` is not computed where it does not matter for the decision.
 
-    A sketch of directions (``normalize=True``) is decoded to von Mises-Fisher mixtures, one with
-    categories to latent classes, and any other one with ``model="alpha-stable"`` to heavy tails.
-    Their statistic is that of the fit to the sums, without random rows, which alpha-stable mixtures
-    never use.
+    A sketch of directions (``normalize=True``) is decoded to von Mises-Fisher mixtures, a sketch
+    with categories to latent classes, and any other sketch with ``model="alpha-stable"`` to
+    alpha-stable mixtures. Their statistic is that of the fit to the sums, without random rows;
+    alpha-stable mixtures never use rows.
 
     Parameters
     ----------
@@ -245,8 +245,8 @@ def select_model(
     criterion
         Name of the criterion. By default ``"heldout"`` with a held-out sketch; otherwise
         ``"likelihood"`` where the sketch carries all rows; otherwise ``"overidentification"``,
-        unless no candidate explains the sketch, and it carries rows for ``"likelihood"``. Of
-        directions and latent classes ``"likelihood"`` wherever the sketch carries rows.
+        unless no candidate explains the sketch, and it carries rows for ``"likelihood"``. For
+        directions and latent classes, it is ``"likelihood"`` wherever the sketch carries rows.
     options
         Further arguments of :func:`decode`, such as ``model``, ``replicates`` and ``threads``.
 

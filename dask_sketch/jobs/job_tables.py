@@ -144,10 +144,10 @@ class JobTable(Table):
         Seed of the frequencies and of the decoders.
     sample
         Maximum number of random rows that the ledger keeps beside the sums of each partition. With
-        rows, mixtures are as likely as those of EM on all rows, but whoever can read the ledger can
-        read them; with 0 it holds sums only. By default, from 1,000 to 5,000 rows (fewer of over 50
-        features) if the first run decodes a model, else none. The ledger keeps the number of its
-        first run, until 0 erases its rows for good.
+        rows, mixtures are as likely as those of EM on all rows, but anyone who can read the ledger
+        can read the rows. With 0, the ledger holds sums only. The default is 1,000 to 5,000 rows
+        (fewer for over 50 features) if the first run decodes a model, else none. Later runs keep
+        the number of the first run, until 0 erases all rows for good.
     """
 
     name: Text
@@ -299,10 +299,10 @@ class DecodeTable(Table):
         Model of Gaussians or points; jobs decode no other model of sketches. Of second moments
         only ``name``, ``n_components`` and ``groups`` apply.
     warm
-        Start at the model of the last run, if that was a fit to the sketch and the ledger keeps no
-        rows; where the fit is then worse, decode from scratch.
+        Whether to start at the model of the last run, if that was a fit to the sketch and the
+        ledger keeps no rows. If the fit is then worse, the model is decoded from scratch.
     groups
-        Decode a model of each group too.
+        Whether to decode a model of each group too.
     """
 
     name: Name = "model"
@@ -363,15 +363,15 @@ class DriftTable(Table):
     unit
         ``"partition"``, or ``"run"`` if the partitions of one run depend on each other.
     strata
-        ``"weekday"`` if days of the week differ: partitions are compared with those of the same
-        day.
+        ``"weekday"`` if days of the week differ: partitions are compared with those of the same day
+        of the week.
     serial
-        Successive runs depend on each other, as nights do whose weather or season lasts. With
-        ``unit = "run"``; there is a test once the ledger has as many runs as one alarm takes.
+        Whether successive runs depend on each other, such as nights with the same weather or
+        season. It needs ``unit = "run"``, and as many runs as the level of the test requires.
     states
         Number of states of earlier runs whose distance is reported.
     groups
-        Report the distances of the groups too. This raises no alarm.
+        Whether to report the distances of the groups too. They raise no alarm.
     """
 
     false_alarms_per_year: Annotated[float, Field(gt=0, le=1000)] = 1.0
@@ -435,7 +435,7 @@ class OutputsTable(Table):
 
 
 class LimitsTable(Table):
-    """``[limits]``: behaviour of a run when something fails, and bounds of what it takes.
+    """``[limits]``: behaviour of a run when something fails, and limits of the data and the models.
 
     Attributes
     ----------
@@ -447,12 +447,12 @@ class LimitsTable(Table):
     backoff
         Seconds before the second attempt.
     deleted
-        Largest fraction of the partitions of the ledger that may be gone from the sources, or have
-        no stored byte left. A run that misses more is refused, because it looks like an
-        unreachable store.
+        Largest fraction of the partitions of the ledger that may be missing from the sources, or
+        have no stored byte left. If more are missing, the run is refused, because the store is
+        probably unreachable.
     changed
         Largest fraction of the partitions of the ledger that may have changed. One partition of
-        each source always may.
+        each source may always change.
     commit_partitions, commit_seconds
         Number of partitions and of seconds after which finished work is committed.
     stale_lock
@@ -471,11 +471,12 @@ class LimitsTable(Table):
     cost
         Largest cost of a model in noise levels.
     nats
-        Largest loss of a mixture in nats a sample, to one Gaussian or to the mixture of the pilot
-        rows, where the data is still like them.
+        Largest loss of log-likelihood of a mixture, in nats a sample, against one Gaussian or the
+        mixture of the pilot rows, as long as the data is like these rows.
 
-    Data beyond the last limits is kept, and the run ends with another exit code. A model beyond
-    them is refused: the last good one remains in the ledger and in the outputs.
+    Data beyond ``omitted``, ``rows``, ``partitions`` or ``range`` is kept, and the run ends with
+    another exit code. A model beyond ``cost`` or ``nats`` is refused: the last good one remains in
+    the ledger and in the outputs.
     """
 
     unreadable: Literal["stop", "quarantine"] = "stop"

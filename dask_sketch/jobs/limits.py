@@ -134,7 +134,7 @@ def model_breaches(
 
 
 def growth_of_cost(name: str, model: Model, earlier: Model) -> Iterator[str]:
-    """Describe a cost that is far above that of the last model.
+    """Describe a cost that is far above the cost of the last model.
 
     Parameters
     ----------

@@ -345,7 +345,7 @@ def _group(table: GroupsTable, key: str) -> str | None:
 
 
 def feature_map_of(job: Job, sources: list[OpenSource]) -> Conventions:
-    """Open the feature map of a job file, or design one from a few chunks of the largest source.
+    """Open the feature map of a job file, or design one from chunks of the largest source.
 
     For principal components, this is the grid of second moments.
     """
@@ -396,7 +396,7 @@ def components_wanted(job: Job) -> int | None:
 
 
 def largest_type(job: Job, n_features: int | None) -> str | None:
-    """Covariance type that needs most frequencies of those that a job decodes.
+    """Covariance type that needs the most frequencies, among those that a job decodes.
 
     Parameters
     ----------

@@ -64,7 +64,8 @@ class Outcome:
     models
         Summary of each model, by name.
     drift, untested
-        Test of the newest data against that before; or ``None``, and the reason why there was none.
+        Test of the newest data against the earlier data; or ``None``, and the reason why there was
+        no test.
     since
         Run since which the data differs; ``None`` if the test found no difference.
     drifts

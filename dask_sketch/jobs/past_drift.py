@@ -31,7 +31,7 @@ HEADER = ("first run after the change", "date", "discrepancy", "interval", "p-va
 
 @dataclass(frozen=True, repr=False)
 class DriftHistory:
-    """Tests of the newest data against the data before, of several runs; prints as a table.
+    """Tests of the newest data of several runs against the data before it; prints as a table.
 
     Attributes
     ----------

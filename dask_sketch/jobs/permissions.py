@@ -1,4 +1,4 @@
-"""Permissions of the operator: secrets that job files may use, and the places that may get them.
+"""Permissions of the operator: secrets that job files may use, and the places to which they go.
 
 A job file of another author could name any environment variable or file as a secret, and a server
 of its author as the place to send it to. Permissions are therefore in the configuration of Dask,

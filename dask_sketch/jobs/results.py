@@ -238,7 +238,7 @@ class Results:
     scores
         Score of each model on the held-out samples, by its name.
     drift
-        Test of the newest data against that before; ``None`` if there was none.
+        Test of the newest data against the earlier data; ``None`` if there was no test.
     since
         Run since which the data differs; ``None`` if the test found no difference.
     untested

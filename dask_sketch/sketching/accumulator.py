@@ -1,4 +1,4 @@
-"""Exact sums of the features of one chunk: one running sum for each power of 16 of the weights."""
+"""Exact sums of the features of one chunk, with one running sum for each exponent of weights."""
 
 from __future__ import annotations
 

@@ -97,12 +97,12 @@ def merge_statistics(parts: Sequence[ExpectationStatistics]) -> ExpectationStati
 
 @dataclass(frozen=True, eq=False)
 class ExpectationStep(FrozenDataclass):
-    """The statistics of one model: those of one step of EM, or of Lloyd's algorithm.
+    """Statistics for one step of EM of a mixture, or of Lloyd's algorithm for centroids.
 
     Parameters
     ----------
     model
-        Mixture, of which each sample has responsibilities that sum to one, or centroids, where it
+        Mixture, whose responsibilities for a sample sum to one; or centroids, where a sample
         belongs to the nearest.
     unit
         For centroids, length in which moments are counted, near the deviations of the samples;
@@ -410,8 +410,8 @@ class ExpectationStep(FrozenDataclass):
         floor
             Smallest variances of a mixture, of a shape that broadcasts to (n_components,
             n_features). The likelihood does not decrease if they are at most those of the model.
-            Covariance matrices are at least the diagonal matrix of these variances, or the part of
-            it that those of the model are at least.
+            Covariance matrices are at least the diagonal matrix of these variances, or the largest
+            part of it that bounds the matrices of the model.
 
         Returns
         -------
@@ -486,8 +486,8 @@ class ExpectationStep(FrozenDataclass):
     def gain(self, statistics: ExpectationStatistics, better: GaussianMixture | Centroids) -> float:
         """Lower bound of the change of the objective by a step, from its statistics alone.
 
-        For a mixture the change of the expected log-likelihood of samples and components, in nats
-        for each sample; for centroids that of the mean squared distance with unchanged clusters.
+        For a mixture, it is the change of the expected log-likelihood of samples and components, in
+        nats per sample; for centroids, that of the mean squared distance with unchanged clusters.
 
         Parameters
         ----------

@@ -50,9 +50,9 @@ class MissingWeights(FrozenDataclass):
         Weight of the rows without all features of each frequency, in quanta of ``2**-71``, shape
         (n_frequencies,).
     pairs
-        Weight of the rows without both features of each pair, in the same quanta, shape
-        (n_features * (n_features + 1) / 2,), in the order of ``numpy.triu_indices``: a feature with
-        itself is a pair. Only these pairs, shape (n_features,), of over 1024 features.
+        Weight of the rows without both features of each pair, in the same quanta, shape (n_features
+        * (n_features + 1) / 2,), in the order of ``numpy.triu_indices``: a feature with itself is a
+        pair. For over 1024 features there are only these pairs, shape (n_features,).
     first, second
         Moments of the observed values of the incomplete rows, in the quanta of a sketch, shape
         (n_features,).

@@ -46,7 +46,7 @@ class MomentGrid(FrozenDataclass):
     feature_names
         Names of the features, or None.
     pairwise
-        Whether the moments of two features are those of the rows that have both.
+        Whether the moments of two features are sums over the rows that have both features.
 
     Raises
     ------
@@ -111,7 +111,7 @@ class MomentGrid(FrozenDataclass):
         *,
         pairwise: bool = False,
     ) -> MomentGrid:
-        """Grid for data like the given rows, of which a few hundred suffice.
+        """Grid for data such as the given rows; a few hundred rows are enough.
 
         Parameters
         ----------

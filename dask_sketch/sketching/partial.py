@@ -134,11 +134,12 @@ def partial_sketch(
     nan_policy
         ``"raise"`` refuses the chunk at the first row with a NaN or infinite value, or without a
         label (NaN, NaT, None); ``"omit"`` leaves such rows out and counts them. ``"available"``
-        takes NaN and infinite values as missing: each frequency, and each moment, is summed over
+        treats NaN and infinite values as missing: each frequency, and each moment, is summed over
         the rows that observe the features it uses, and only rows without any finite value are left
-        out. That is valid where values are missing completely at random, independently of all
-        values. It needs frequencies of few features (``distribution="sparse-sums"``), and rows
-        that are not on a GPU. Rows without a label are left out and counted, too.
+        out. This is valid where values are missing completely at random, independently of all
+        values. It needs a feature map whose frequencies use few features
+        (``distribution="sparse-sums"``), and rows that are not on a GPU. Rows without a label are
+        left out and counted, too.
     label
         Name of the chunk for messages.
     device

@@ -48,8 +48,8 @@ def partial_moments(
         Weights of shape (...), zero or from ``2**-32`` to ``2**32``; all one when not given.
     nan_policy
         ``"raise"`` refuses the chunk at a row with a NaN or infinite value, ``"omit"`` leaves such
-        rows out and counts them. With a pairwise grid only such values are left out, and rows
-        without any other.
+        rows out and counts them. With a pairwise grid, only these values are left out, and rows
+        without any finite value.
     label
         Name of the chunk for messages.
 

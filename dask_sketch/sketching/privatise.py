@@ -91,9 +91,9 @@ def privatise(
     nan_policy
         Policy of the sketch. For ``"available"``, the counters of missing values are released too,
         with noise: those of frequencies cost nothing, those of pairs of features 5 % more noise
-        everywhere, or 10 % of Laplace noise. This is for all data of which values may be missing,
-        whether some are or not. Frequencies that are observed by less weight than four standard
-        deviations of the noise are left out.
+        everywhere, or 10 % more Laplace noise. Give it for all data whose values may be missing,
+        whether some are or not. Frequencies are left out if the rows that observe them weigh less
+        than four standard deviations of the noise.
     seed
         Seed of the noise, ``>= 0``, for tests: whoever knows it can remove the noise. By default
         the noise comes from the entropy of the operating system.

@@ -1,10 +1,10 @@
-"""Sketch rows of which a sensor sends a few bits for each frequency: quantised phases with dither.
+"""Sketches from sensors that send a few bits for each frequency: quantised phases with dither.
 
 A sensor computes the phase ``t = omega . (x - center) / (2 pi)`` of a row ``x`` in cycles, adds a
-random dither ``xi``, uniform on the circle, and sends in which of ``L = 2**bits`` equal arcs the
-sum lies, the integer ``k``. One bit tells on which half of the circle it is: a periodic square
-wave of the dithered projection, the one-bit features of Schellekens and Jacques (2018); two bits
-are a square wave in place of the cosine and another in place of the sine.
+random dither ``xi``, uniform on the circle, and sends the number ``k`` of the arc in which the sum
+lies, among ``L = 2**bits`` equal arcs. One bit is the half of the circle, a periodic square wave of
+the dithered projection: the one-bit features of Schellekens and Jacques (2018). Two bits are a
+square wave in place of the cosine, and another one in place of the sine.
 
 The arc has the middle ``(k + 1/2) / L``. Its distance from ``t + xi`` is uniform on ``(-1/2, 1/2)
 / L`` by the dither, whatever ``t`` is. Hence with the receiver's copy of the dither::
@@ -21,7 +21,7 @@ grows by ``(1 / h**2 - 1) / (2 n)`` each: at frequencies without signal the nois
 
 In the paper each frequency has one dither for all rows, and further harmonics of the wave remain,
 which are small on average over the frequencies. Here each row has a dither of its own, which
-removes them; it costs no bits, for it follows from a seed and the position of the row.
+removes them. It costs no bits, because it is generated from a seed and the position of the row.
 
 A message is sent as ``to_bytes()``, and read by :func:`dask_sketch.open`. For groups, quantise the
 rows of each label with a seed of its own.
@@ -106,7 +106,7 @@ class QuantizedPhases(FrozenDataclass, Storable):
         Sums of the features, of their squares, of the weights and of their squares, as in
         :class:`Sketch`.
     omitted
-        Number of rows that were left out, which have no place in the stream.
+        Number of rows that were left out; they have no position in the stream.
     weights
         Weights of the rows, shape (n_rows,); None for equal weights.
     """
@@ -224,7 +224,7 @@ def quantize_phases(
     position: int = 0,
     nan_policy: str = "raise",
 ) -> QuantizedPhases:
-    """Quantise the phases of rows in memory, as a sensor does that sends few bits for a row.
+    """Quantise the phases of rows in memory, as on a sensor that sends few bits for each row.
 
     The phases of a row depend on that row, the feature map, the seed and the position of the row
     alone, by operations that all processors round alike.

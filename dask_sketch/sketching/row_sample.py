@@ -91,7 +91,7 @@ def sample_size(sample: object, n_features: int, *, grouped: bool = False) -> in
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RowSample(FrozenDataclass):
-    """Random rows of the data, with the probability that each of them was chosen.
+    """Random rows of the data, with the probabilities with which they were chosen.
 
     Priority sampling (Duffield, Lund and Thorup 2007): row ``i`` of importance ``q_i`` has the key
     ``u_i / q_i``, where ``u_i`` in (0, 1) is a hash of a seed and of the position of the row in its
@@ -189,7 +189,7 @@ class RowSample(FrozenDataclass):
     def weights(self) -> Array:
         """Weights that represent the data, shape (r,), summing to one.
 
-        Weight of each row over the probability that it was chosen.
+        Weight of each row, divided by the probability with which it was chosen, up to one factor.
         """
         if not len(self):
             return np.empty(0)
@@ -371,7 +371,7 @@ class Sampling:
         return replace(found, limit=found.bounds(n_samples)[1])
 
     def bounds(self, n_rows: int) -> tuple[float, float]:
-        """Thresholds that more than ``size`` rows are under: most often, and almost surely.
+        """Thresholds that usually, and almost surely, exceed the keys of over ``size`` rows.
 
         Parameters
         ----------

@@ -54,9 +54,9 @@ class SecondMoments(FrozenDataclass, Storable):
         Conventions of the sums.
     sums
         Sums as integers, flat: those of ``[1, x]' [1, x]``, upper triangle row by row; or with a
-        test matrix those of ``[1, x]' [1, x Omega]``, and of the squares of ``x``; or pairwise
-        those of ``[1, e, x]' [1, e, x]``, where ``e`` tells which values there are, and others are
-        zero.
+        test matrix those of ``[1, x]' [1, x Omega]``, and of the squares of ``x``; or, with a
+        pairwise grid, those of ``[1, e, x]' [1, e, x]``, where ``e`` is one where a value is
+        observed, and missing values count as zero.
     squared_weight_quanta
         Sum of the squares of the weights in multiples of ``2**-104``.
     count

@@ -1,4 +1,4 @@
-"""Rows that are forgotten: partitions that hold any of them are recognised under every key."""
+"""Recognise partitions that hold forgotten rows, whatever their keys."""
 
 from __future__ import annotations
 
@@ -89,11 +89,12 @@ class Rows:
 def followed(
     forgotten: Mapping[str, Iterable[str]], partitions: Iterable[tuple[str, str]]
 ) -> dict[str, tuple[str, ...]]:
-    """Identities by which forgotten rows are recognised from now on.
+    """Identities by which forgotten rows will be recognised.
 
-    A partition that holds forgotten rows gives its fingerprint to the forgotten ones of its file.
-    If only the fingerprint tells it, the file has another name: then the same range of the file of
-    that name is forgotten too. So each change is compared with the newest identity.
+    The fingerprint of a partition that holds forgotten rows is added to the forgotten partitions of
+    its file. If a partition is recognised by its fingerprint alone, the file has got another name,
+    and the same range of the file of that name is forgotten too. Each change is thus compared with
+    the newest identity.
 
     Parameters
     ----------
@@ -139,7 +140,7 @@ def followed(
 
 
 def same_rows(forgotten: Mapping[str, Iterable[str]], keys: Iterable[str]) -> set[str]:
-    """Some keys, and the other names under which the same forgotten rows are known.
+    """Given keys, and the other keys under which the same forgotten rows are known.
 
     Examples
     --------

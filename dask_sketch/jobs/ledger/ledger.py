@@ -168,10 +168,10 @@ class Ledger(LedgerReader):
     computed from scratch.
 
     A ledger may keep random rows of each partition, chosen by its key and by their positions in it.
-    The rows of a total are merged from those of its partitions when it is asked for, so that they
-    do not depend on earlier states, and are those of one pass over all partitions if none of these
-    has more than ``sample`` of them (:class:`~dask_sketch.sketching.row_sample.RowSample`).
-    Totals of earlier runs have none.
+    The rows of a total are merged from those of its partitions on request, so that they do not
+    depend on earlier states. They are those of one pass over all partitions, if no partition has
+    more than ``sample`` of them (:class:`~dask_sketch.sketching.row_sample.RowSample`). Totals of
+    earlier runs have none.
 
     Attributes
     ----------
@@ -200,9 +200,9 @@ class Ledger(LedgerReader):
         Parameters
         ----------
         stale_after
-            Number of seconds without a heartbeat after which the lock of another process is
-            broken. The lock of a process of this machine that has ended is broken at once. The
-            clocks of several machines must agree to a fraction of this time.
+            Number of seconds without a heartbeat after which the lock of another process is broken.
+            The lock of a process of this machine that has ended is broken at once. The clocks of
+            the machines must agree to within a fraction of this time.
 
         Yields
         ------
@@ -248,9 +248,9 @@ class Ledger(LedgerReader):
         ----------
         added
             Partitions and their sketches, or second moments. A partition of the same key is
-            replaced. If the ledger keeps rows, the sketches need a sample, and larger ones are
-            cut: give ``partial_sketch`` positions of rows that differ between partitions. Other
-            ledgers leave samples out.
+            replaced. If the ledger keeps rows, the sketches need a sample, which is cut to the size
+            of the ledger: give ``partial_sketch`` positions of rows that differ between partitions.
+            Other ledgers drop samples.
         removed
             Keys of partitions that no longer exist, in the ledger or in quarantine.
         quarantined
@@ -288,16 +288,16 @@ class Ledger(LedgerReader):
     def forget(self, keys: Iterable[str], undo: bool = False) -> None:
         """Erase partitions at once, and never read them again.
 
-        The erasure is that of the rows: partitions that hold any of them are erased, or are not
-        read, under every key, if a file is divided otherwise or a source is renamed. A file that
-        is renamed, moved or copied is another one, and is read.
+        The rows themselves are forgotten: a partition that holds any of them is erased, or is not
+        read, whatever its key, even after a file was divided differently or a source was renamed. A
+        file that was renamed, moved or copied counts as another file, and is read.
 
-        Their sketches are subtracted from the total and removed from all objects of the ledger, and
-        so are the random rows that it keeps of them: batches that contain them are rewritten, and
-        earlier commits and totals of earlier runs that contain them are removed, and so is the
-        record of pilot rows of the feature map. There remain the keys, here and in records of runs,
-        models that were decoded before, versions and backups that the store keeps, and removed
-        files on a disk until it overwrites them.
+        Their sketches are subtracted from the total, and are removed, with their random rows, from
+        all objects of the ledger. Batches that contain them are rewritten. Earlier commits and
+        totals of earlier runs that contain them are removed, as is the record of the pilot rows of
+        the feature map. What remains: the keys, here and in records of runs; models that were
+        decoded before; versions and backups that the store keeps; and removed files on a disk until
+        it overwrites them.
 
         Parameters
         ----------
@@ -305,8 +305,8 @@ class Ledger(LedgerReader):
             Keys of partitions that the ledger holds or once held, or of files that were divided
             into several of them.
         undo
-            Whether the next run may read them again, under any name of their source. This does
-            not restore the sketches.
+            Whether to allow the next run to read them again, under any name of their source. This
+            does not restore the sketches.
 
         Raises
         ------
@@ -340,8 +340,8 @@ class Ledger(LedgerReader):
     def erase_rows(self) -> None:
         """Erase the random rows of all partitions at once, and keep none from then on.
 
-        All batches are rewritten, and earlier commits are removed. The sums stay as they are. There
-        remain models that were decoded before, versions and backups that the store keeps, and
+        All batches are rewritten, and earlier commits are removed. The sums stay as they are. What
+        remains: models that were decoded before, versions and backups that the store keeps, and
         removed files on a disk until it overwrites them. A ledger without rows is not changed.
 
         Raises
@@ -416,7 +416,7 @@ class Ledger(LedgerReader):
 def collect(backend: Backend, current: Manifest, models_kept: Collection[str]) -> None:
     """Remove all but the last commits, and the objects that none of these refers to.
 
-    Objects whose names no ledger makes are left alone.
+    Objects with other names than those of a ledger are left alone.
 
     Only the holder of the lock may call this, because the uncommitted objects of another writer
     look like garbage.

@@ -161,8 +161,8 @@ class LedgerReader:
         Description of the damage of the newest commit, which the state does not include; ``None``
         if it is whole.
     run_started
-        Time in ISO 8601 at which the run under way started, whose partitions have no record yet;
-        ``None`` outside of a run.
+        Start of the current run in ISO 8601, whose partitions have no record yet; ``None`` outside
+        of a run.
     """
 
     def __init__(
@@ -389,9 +389,9 @@ class LedgerReader:
             start, such as ``"30 days"``; or a function from the key of a partition to bool. The
             default is all partitions.
         half_life
-            Age at which samples count half, such as ``"7 days"``: time between the start of the
-            run that read them and that of the newest run in the window. By default all samples
-            count alike.
+            Age at which samples have half the weight, such as ``"7 days"``. The age is the time
+            from the start of the run that read them to the start of the newest run in the window.
+            By default all samples have the same weight.
         sample
             Whether the sketch carries random rows, if the ledger keeps any.
 
@@ -517,11 +517,11 @@ class LedgerReader:
         n_permutations: int | None = None,
         seed: int = 0,
     ) -> TwoSampleTest:
-        """Test whether the newest data is distributed as that before it.
+        """Test whether the newest data has the distribution of the data before it.
 
-        Whole partitions, or all that a run has read, are permuted between the two sides. The level
-        holds if the units could have come in another order: trends and seasons are found as
-        differences, unless they are strata.
+        Whole partitions, or all that a run has read, are permuted between the two sides. The test
+        keeps its level if the units could have come in any other order: it finds trends and seasons
+        as differences, unless they are strata.
 
         Parameters
         ----------
@@ -536,11 +536,11 @@ class LedgerReader:
         unit
             ``"partition"``, or ``"run"`` for partitions of one run that depend on each other.
         strata
-            ``"weekday"`` of the start of the run, or a function of the key of a partition; units
-            of one stratum are permuted only with each other. Not with functions for runs.
+            ``"weekday"`` of the start of the run, or a function of the key of a partition; units of
+            one stratum are permuted only with each other. Runs do not take a function.
         serial
-            Whether successive runs depend on each other, as those of nights do whose weather or
-            season lasts. With ``unit="run"``; see :func:`~dask_sketch.distributions.compare`.
+            Whether successive runs depend on each other, such as nights with the same weather or
+            season. It needs ``unit="run"``; see :func:`~dask_sketch.distributions.compare`.
         max_units
             Largest number of units of either side; the newest ones are taken.
         tolerance, level, n_permutations, seed
