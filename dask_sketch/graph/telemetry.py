@@ -27,6 +27,7 @@ SPAN = "dask-sketch"
 # activities of a task, as Dask's page "Fine Performance Metrics" lists them too, and their units
 SKETCHED, MERGED = "sketched", "merged"
 ROWS, PAIRS, PARTIALS = "rows", "pairs", "partial sketches"
+_NAMED = 5  # features that differ, in an event of a test of drift
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,9 @@ def log_calibration(client: Any, feature_map: FeatureMap, pairs_per_second: floa
         )
 
 
-def log_drift(client: Any, source: str, run: int, values: Mapping[str, Any]) -> None:
+def log_drift(
+    client: Any, source: str, run: int, values: Mapping[str, Any], since: str | None = None
+) -> None:
     """Log the event that a job was tested for drift, where a cluster computes.
 
     Parameters
@@ -120,11 +123,15 @@ def log_drift(client: Any, source: str, run: int, values: Mapping[str, Any]) -> 
     run
         Number of its run.
     values
-        Result of the test: ``discrepancy``, ``interval``, ``p_value``, ``level``, and
-        ``is_different`` for an alarm.
+        Result of the test: ``discrepancy``, ``interval``, ``p_value``, ``level``,
+        ``is_different`` for an alarm, and ``features``, each with its ``name`` and ``p_value``.
+    since
+        Label of the first run after the last change of the distribution; None if it is not known.
     """
     if client is not None:
         low, high = values["interval"]
+        level = float(values["level"])
+        differ = [str(one["name"]) for one in values["features"] if one["p_value"] <= level]
         client.log_event(
             TOPIC,
             {
@@ -135,8 +142,11 @@ def log_drift(client: Any, source: str, run: int, values: Mapping[str, Any]) -> 
                 "low": float(low),
                 "high": float(high),
                 "p_value": float(values["p_value"]),
-                "level": float(values["level"]),
+                "level": level,
                 "alarm": bool(values["is_different"]),
+                "features": differ[:_NAMED],
+                "n_different": len(differ),
+                "since": since,
             },
         )
 

@@ -10,7 +10,7 @@ from dask_sketch.display.html import card, html_table
 from dask_sketch.display.plots import notebook_axes
 from dask_sketch.display.text import fields_text, text_table
 from dask_sketch.distributions.result import TwoSampleTest
-from dask_sketch.distributions.segmentation import ChangePoints
+from dask_sketch.distributions.segmentation import ChangePoint, ChangePoints
 from dask_sketch.errors import InputError, LedgerError
 from dask_sketch.jobs.ledger.ledger import open_ledger
 from dask_sketch.jobs.ledger.reader import LedgerReader
@@ -224,6 +224,12 @@ class Since:
     reason: str = ""
 
     @property
+    def last(self) -> ChangePoint | None:
+        """Last change of the distribution; None if none is known."""
+        points = () if self.changes is None else self.changes.points
+        return points[-1] if points else None
+
+    @property
     def sentence(self) -> str:
         """Result in one sentence."""
         if self.changes is None:
@@ -243,9 +249,9 @@ class Since:
     @property
     def remedy(self) -> str:
         """End of the advice to look at the features that differ."""
-        if self.changes is None or not self.changes.points:
+        last = self.last
+        if last is None:
             return "."
-        last = self.changes.points[-1]
         return f", and for what has changed in the source before run {last.dated_label}."
 
     @property

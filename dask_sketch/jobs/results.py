@@ -447,13 +447,15 @@ class Results:
             if error.parameter not in ("window", "reference", "strata"):
                 raise
             self.untested = str(error)
-        if self.drift is not None:
-            run = self.ledger.next_run
-            log_drift(active_client(), self.job.job.name, run, self.drift.as_dict())
         if self.alarm:
             self.since = since_when(
                 self.ledger, table.unit, table.strata, self.job.job.seed, serial=table.serial
             )
+        if self.drift is not None:
+            last = None if self.since is None else self.since.last
+            label = None if last is None else last.dated_label
+            run = self.ledger.next_run
+            log_drift(active_client(), self.job.job.name, run, self.drift.as_dict(), label)
 
     def score(self) -> None:
         """Score the models on the samples that no run sketches."""

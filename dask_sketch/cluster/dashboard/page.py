@@ -18,7 +18,7 @@ from bokeh.plotting import figure
 from distributed.dashboard.core import BokehApplication
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from dask_sketch.cluster.dashboard.passes import PAGE, Pass, Passes
+from dask_sketch.cluster.dashboard.passes import PAGE, DriftCheck, Pass, Passes
 from dask_sketch.display.theme import BLUE, ORANGE, SCHEMES
 
 REDRAW = 1000  # milliseconds
@@ -230,12 +230,22 @@ def _drift(passes: Passes) -> str:
         f"<li>{'<strong>Alarm</strong>' if one.alarm else 'No alarm'} in run {one.run} of "
         f"{escape(one.source[:_SOURCE])}, {time.strftime('%H:%M:%S', time.localtime(one.time))}: "
         f"discrepancy {one.discrepancy:.2g}, within [{one.low:.2g}, {one.high:.2g}]; "
-        f"p = {one.p_value:.2g} at a level of {one.level:.2g}</li>"
+        f"p = {one.p_value:.2g} at a level of {one.level:.2g}{_where(one)}</li>"
         for one in reversed(passes.checks)
     ]
     if lines:
         return f"<ul>{''.join(lines)}</ul>"
     return "<p>None. Runs of <code>dask-sketch run</code> test their newest data.</p>"
+
+
+def _where(one: DriftCheck) -> str:
+    """Features that differ, and the run of the last change, as far as they are known."""
+    text = ""
+    if one.features:
+        more = one.n_different - len(one.features)
+        names = escape(", ".join(one.features)) + (f" and {more:,} more" if more > 0 else "")
+        text += f"; differs in {names}"
+    return text if one.since is None else f"{text}; last change with run {escape(one.since)}"
 
 
 def _big(value: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -147,6 +147,10 @@ class DriftCheck:
         Whether there was an alarm.
     time
         Time of the report, in seconds since the epoch.
+    features, n_different
+        Names of the features that differ, the most significant first, and number of all of them.
+    since
+        Label of the first run after the last change; None if it is not known.
     """
 
     source: str
@@ -158,6 +162,9 @@ class DriftCheck:
     level: float
     alarm: bool
     time: float
+    features: Sequence[str] = ()
+    n_different: int = 0
+    since: str | None = None
 
 
 class Passes:

@@ -284,13 +284,17 @@ def test_names_of_others_are_text():
     for alarm in (False, True):
         values = tested | {"source": "<script>", "discrepancy": 0.2, "alarm": alarm}
         found.receive({"event": "drift"} | values, 0.0)
+    where = {"features": ["a<b", "c"], "n_different": 4, "since": "2 of 2026-06-01"}
+    found.receive({"event": "drift"} | values | where, 0.0)
     found.receive({"event": "drift", "run": 1}, 0.0)  # of another version
     component.update()
     numbers_, *_, before, drift = component.roots
     for root in (numbers_, before, drift):
         assert "<script>" not in root.text
         assert "&lt;script&gt;" in root.text
-    latest, earlier = drift.text.split("<li>")[1:]
+    placed, latest, earlier = drift.text.split("<li>")[1:]
+    assert "differs in a&lt;b, c and 2 more; last change with run 2 of 2026-06-01" in placed
+    assert "differs" not in latest
     assert "<strong>Alarm</strong> in run 3" in latest
     assert "discrepancy 0.2, within [0.1, 0.3]; p = 0.001" in latest
     assert "No alarm" in earlier
@@ -321,6 +325,10 @@ def test_drift_of_a_job_is_shown(tmp_path):
     assert (found.source, found.run, found.alarm) == ("nightly", 2, True)
     assert (found.low, found.high) == made.drift.interval
     assert found.low <= found.discrepancy <= found.high
+    differ = [one.name for one in made.drift.features if one.p_value <= made.drift.level]
+    assert found.n_different == len(differ)
+    assert list(found.features) == differ[:5]
+    assert found.since == (made.since.last and made.since.last.dated_label)
 
 
 def luminance(colour):
