@@ -14,7 +14,11 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from dask_sketch.validation.registry import register_lazy_methods, register_reader
+from dask_sketch.validation.registry import (
+    register_lazy_methods,
+    register_reader,
+    register_unpacker,
+)
 
 if TYPE_CHECKING:
     from dask_sketch.decoders.calibrated_sample import calibrate
@@ -125,6 +129,8 @@ __all__ = [
 
 # models hand lazy input over, and know nothing of Dask
 register_lazy_methods(lambda: importlib.import_module("dask_sketch.graph.apply").apply)
+# `Sketch.from_bytes` is a method of what the reader makes
+register_unpacker(lambda: importlib.import_module("dask_sketch.sketching.open").sketch_from_bytes)
 # `open` reads estimators, which are above it
 for _schema in ("dask-sketch/distribution-regressor", "dask-sketch/distribution-classifier"):
     register_reader(

@@ -155,8 +155,10 @@ def fit_replicate(
         if problem.has_matrices:
             near_shapes = space.matrices(fit.theta)
         near = [(fit.weights / fit.weights.sum(), means, near_shapes)]
-        again = fit_mixture(rows, masses, k, starts=near, n_starts=0, covariance_type=kind)
-        if again.log_likelihood > found.log_likelihood:
+        again = fit_mixture(
+            rows, masses, k, starts=near, n_starts=0, covariance_type=kind, rounding=found.rounding
+        )
+        if again.score > found.score:
             found, shapes = again, _shapes(again)
     likeliest = found.weights, found.means, shapes
     factors = found.covariances if rank_of(kind) is not None else None

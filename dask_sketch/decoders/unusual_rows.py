@@ -12,7 +12,7 @@ from dask_sketch.decoders.atoms import Array
 from dask_sketch.features.pilot import PilotMixture
 from dask_sketch.models.density import RowDensity, uncovered_features
 from dask_sketch.models.gaussian_mixture import GaussianMixture
-from dask_sketch.models.weighted_em import MIN_VARIANCE
+from dask_sketch.models.weighted_em import MIN_VARIANCE, rounding_step
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.tables import feature_title
 from dask_sketch.validation.warn import warn_user
@@ -33,7 +33,6 @@ _NARROW, _NEAR_FLOOR, _TAKES_PART = 1e-3, 20.0, 0.1
 # weight of their components, and of the others, from which a feature has both.
 _AT_FLOOR, _SHARED = 1.5, 0.05
 _DECADE = 0.5 * np.log(10.0)  # of the log-density of a component by its variance in one feature
-_ON_GRID = 0.05  # distance of rounded values from multiples, in their step
 _LISTED = 4  # features that a message names at most
 
 
@@ -267,7 +266,7 @@ def _warn_of_values(
     assert sketch.sample is not None  # whose rows were looked at
     k, worst = np.unravel_index(int(shares.argmax()), shares.shape)
     j = int(features[worst])
-    step = _rounding_step(sketch.sample.rows[:, j].astype(np.float64))
+    step = rounding_step(sketch.sample.rows[:, j].astype(np.float64))
     remedy = "Fit the rows of such values apart, or leave such features out"
     if step is not None:
         half = 0.5 * step
@@ -282,16 +281,6 @@ def _warn_of_values(
         f"log-likelihood grows by {_DECADE * shares.sum():.2g} nats a sample with each tenth of "
         f"the smallest variance, {MIN_VARIANCE:g} of that of the data. {remedy}."
     )
-
-
-def _rounding_step(values: Array) -> float | None:
-    """Distance of which the differences of all values are multiples; None for none."""
-    distinct = np.unique(values)
-    steps = np.diff(distinct)
-    if not len(steps) or 2 * len(distinct) > len(values):
-        return None
-    places = (distinct - distinct[0]) / steps.min()
-    return float(steps.min()) if np.abs(places - places.round()).max() < _ON_GRID else None
 
 
 def warn_of_single_rows(sketch: Sketch, weights: Array, means: Array, variances: Array) -> None:

@@ -90,6 +90,10 @@ class Covariances:
         """Covariances of rows times a factor for each feature, shape (n_features,)."""
         return covariances * factor**2
 
+    def plus_variances(self, covariances: Array, variances: Array) -> Array:
+        """Covariances of rows with independent errors of these variances, shape (n_features,)."""
+        return covariances + variances
+
     def from_variances(self, weights: Array, variances: Array) -> Array:
         """Covariances of this type that are nearest to variances (n_components, n_features)."""
         del weights
@@ -346,6 +350,10 @@ class Spherical(Covariances):
         """Covariances of rows times a factor for each feature."""
         return covariances * factor[0] ** 2
 
+    def plus_variances(self, covariances: Array, variances: Array) -> Array:
+        """Covariances of rows with independent errors of these variances, shape (n_features,)."""
+        return np.asarray(covariances + variances.mean())
+
     def from_variances(self, weights: Array, variances: Array) -> Array:
         """Covariances of this type that are nearest to variances (n_components, n_features)."""
         return np.asarray(variances.mean(axis=1))
@@ -406,6 +414,10 @@ class Full(Covariances):
     def rescaled(self, covariances: Array, factor: Array) -> Array:
         """Covariances of rows times a factor for each feature."""
         return covariances * factor[:, None] * factor
+
+    def plus_variances(self, covariances: Array, variances: Array) -> Array:
+        """Covariances of rows with independent errors of these variances, shape (n_features,)."""
+        return np.asarray(covariances + np.diag(variances))
 
     def from_variances(self, weights: Array, variances: Array) -> Array:
         """Covariances of this type that are nearest to variances (n_components, n_features)."""

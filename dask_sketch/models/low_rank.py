@@ -210,6 +210,12 @@ class LowRank(Full):
         powers = np.r_[2, np.ones(self.rank)]
         return np.asarray(covariances * factor[:, None] ** powers)
 
+    def plus_variances(self, covariances: Array, variances: Array) -> Array:
+        """Covariances of rows with independent errors of these variances, shape (n_features,)."""
+        found = covariances.copy()
+        found[..., 0] += variances
+        return found
+
     def log_determinants(self, covariances: Array, n_features: int) -> Array:
         """Logarithms of the determinants, shape (n_components,)."""
         return np.asarray(

@@ -30,6 +30,7 @@ _MIN_CLUSTER = 10  # mean rows of each of them
 _TRIAL = 15  # iterations of a mixture with a moved component before it is compared
 _MAX_FAILED = 4  # moves in a row without gain that end the moves
 _MIN_GAIN = 1e-4  # smallest gain of a move, in nats
+_ON_GRID = 0.05  # distance of rounded values from multiples of their step, as a fraction of it
 _KMEANS_ITERATIONS = 30  # of k-means before EM starts
 _TINY = 1e-300
 _N_FOLDS = 4  # parts of the rows, each of which is left out once
@@ -66,6 +67,10 @@ class FittedMixture:
     start_likelihoods
         Mean log-likelihoods that the starts reached, shape (n_starts,): after a few iterations, or
         after all for those that were continued.
+    score
+        Mean log-likelihood with the variances of rounding added, by which mixtures are compared.
+    rounding
+        Variances of rounding, shape (n_features,), in squared units of the rows.
     """
 
     weights: Array
@@ -77,6 +82,8 @@ class FittedMixture:
     converged: bool
     start: int
     start_likelihoods: Array
+    score: float
+    rounding: Array
 
 
 @dataclass
@@ -105,6 +112,32 @@ def _distinct(runs: list[_Run]) -> list[_Run]:
     return kept
 
 
+def rounding_step(values: Array) -> float | None:
+    """Step that values are rounded to, of which all their differences are multiples.
+
+    Parameters
+    ----------
+    values
+        Values of one feature, shape (n,).
+
+    Returns
+    -------
+    step
+        None if more than half of the values are distinct, or differences are no multiples.
+
+    Examples
+    --------
+    >>> rounding_step(np.array([0.5, 1.0, 1.0, 1.0, 2.5, 2.5]))
+    0.5
+    """
+    distinct = np.unique(values)
+    steps = np.diff(distinct)
+    if not len(steps) or 2 * len(distinct) > len(values):
+        return None
+    places = (distinct - distinct[0]) / steps.min()
+    return float(steps.min()) if np.abs(places - places.round()).max() < _ON_GRID else None
+
+
 class _Rows:
     """Rows in standard units, with their weights, and iterations on them."""
 
@@ -124,6 +157,37 @@ class _Rows:
         self.rows = (rows - self.center) / self.scale
         self.weights = weights
         self.family = family
+        self.rounding: Array = np.zeros(rows.shape[1])
+
+    def allow_for_rounding(self, run: _Run) -> None:
+        """Compare likelihoods with variances of rounding, but where EM fits single values.
+
+        A component of one value that many rows share has no bound of its likelihood. With the
+        variance ``step**2 / (2 pi)`` added, its density is the share of the value over the step,
+        which is that of the rounded data.
+
+        Parameters
+        ----------
+        run
+            Run from a common start. The features in which it has components of single values keep
+            their likelihood: a fit without such components would be less likely.
+        """
+        steps = [rounding_step(column) or 0.0 for column in self.rows.T]
+        rounding = np.square(steps) / (2.0 * np.pi)
+        rounding[rounding < MIN_VARIANCE] = 0.0
+        shape = run.components.means.shape
+        variances = self.family.variances(run.components.covariances, *shape)
+        rounding[(variances < rounding).any(axis=0)] = 0.0
+        self.rounding = rounding
+
+    def score(self, run: _Run) -> float:
+        """Mean log-likelihood, with the variances of rounding added."""
+        if not self.rounding.any():
+            return run.log_likelihood
+        parts = run.components
+        covariances = self.family.plus_variances(parts.covariances, self.rounding)
+        smooth = Components(parts.weights, parts.means, covariances)
+        return float(self.weights @ self.family.log_density(smooth, self.rows))
 
     def inward(self, weights: Array, means: Array, covariances: Array) -> Components:
         """Components in standard units."""
@@ -172,15 +236,18 @@ class _Rows:
             moves = relocations(
                 self.family, run.components, self.rows, self.weights, regularization
             )
+            enough = self.score(run) + _MIN_GAIN
             for moved in islice(moves, min(_MAX_FAILED, n_moves)):
                 n_moves -= 1
                 trial = _Run(moved, run.start)
                 self.iterate(trial, _TRIAL, tolerance, regularization)
-                if trial.log_likelihood > run.log_likelihood + _MIN_GAIN:
+                if self.score(trial) > enough:
                     break
             else:
                 return
             self.iterate(trial, n_iterations, tolerance, regularization)
+            if self.rounding.any() and self.score(trial) < enough:
+                return
             run.components, run.converged = trial.components, trial.converged
             run.log_likelihood = trial.log_likelihood
             run.n_iterations += trial.n_iterations
@@ -211,6 +278,7 @@ def fit_mixture(
     n_iterations: int = 500,
     n_moves: int | None = None,
     prior: float = 0.0,
+    rounding: Array | None = None,
 ) -> FittedMixture:
     """Fit a mixture to weighted rows by expectation-maximisation.
 
@@ -259,11 +327,14 @@ def fit_mixture(
         M-step gives the mean of the covariances and of spheres that fill the space of the rows
         (Fraley and Raftery 2007, Bayesian regularization for normal mixture estimation). Not for
         ``"low-rank:r"``.
+    rounding
+        Variances of rounding, shape (n_features,), in squared units of the rows; by default those
+        of the values of each feature in which EM from the common starts fits no single values.
 
     Returns
     -------
     mixture
-        Mixture of largest mean weighted log-likelihood.
+        Mixture of largest mean weighted log-likelihood, with the variances of rounding added.
 
     Raises
     ------
@@ -304,9 +375,14 @@ def fit_mixture(
         continued = _best(runs, _CONTINUED)
         for run in continued:
             data.iterate(run, n_iterations - run.n_iterations, tolerance, regularization)
+        if rounding is None:
+            common = [run for run in continued if run.start < len(starts) + n_starts]
+            data.allow_for_rounding(_best(common, 1)[0])
+        else:
+            data.rounding = rounding / data.scale**2
         for run in _distinct(continued):
             data.relocate(run, n_moves, n_iterations, tolerance, regularization)
-        best = _best(continued, 1)[0]
+        best = max(continued, key=data.score)
     shift = float(np.log(data.scale).sum())
     order = np.argsort(-best.components.weights, kind="stable")
     covariances = family.rescaled(best.components.covariances, data.scale)
@@ -320,6 +396,8 @@ def fit_mixture(
         best.converged,
         best.start,
         np.array([run.log_likelihood - shift for run in runs]),
+        data.score(best) - shift,
+        data.rounding * data.scale**2,
     )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_sketch.errors import ArtifactError, SketchError
+from dask_sketch.errors import ArtifactError, InputError, SketchError
 from dask_sketch.features.artifact import open_feature_map
 from dask_sketch.features.feature_map import FeatureMap, moment_units
 from dask_sketch.features.kernels.fixed_point import LOW_BITS, FixedPoint, are_possible_squares
@@ -134,6 +134,30 @@ def open_sketch(store: Any, *, storage_options: dict[str, Any] | None = None) ->
     return sketch_from_dataset(
         read_dataset(store, versions, storage_options=storage_options), store
     )
+
+
+def sketch_from_bytes(value: bytes | bytearray | memoryview) -> Sketch:
+    """Read the bytes that ``to_bytes`` of a sketch returned, and refuse those of other artifacts.
+
+    Parameters
+    ----------
+    value
+        Bytes of a sketch.
+
+    Raises
+    ------
+    InputError
+        If ``value`` is no bytes.
+    ArtifactError
+        If they are of another artifact or version, or were truncated or edited.
+    """
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        raise InputError(
+            f"value of type {type(value).__name__}: give the bytes that to_bytes() returned; "
+            "dask_sketch.open reads paths and stores."
+        )
+    dataset = unpacked_dataset(bytes(value), {SKETCH: READABLE[SKETCH]})
+    return sketch_from_dataset(dataset, f"{len(value):,} bytes")
 
 
 def open_group(store: Any, *, storage_options: dict[str, Any] | None = None) -> SketchGroup:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,6 +33,7 @@ from dask_sketch.sketching.rounding import refuse_rounded, rounded_sums
 from dask_sketch.sketching.row_sample import RowSample
 from dask_sketch.storage.artifact import Storable
 from dask_sketch.validation.arrays import FrozenDataclass
+from dask_sketch.validation.registry import registered_unpacker
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -290,8 +291,7 @@ class Sketch(FrozenDataclass, Storable):
     @property
     def holds_all_rows(self) -> bool:
         """Whether the random rows are all rows of the data."""
-        found = self.sample
-        return found is not None and found.is_complete and self.missing is None
+        return self.sample is not None and self.sample.is_complete and self.missing is None
 
     def without_sample(self) -> Sketch:
         """The same sums without the random rows, for instance to publish them."""
@@ -426,6 +426,34 @@ class Sketch(FrozenDataclass, Storable):
         True
         """
         return super(Sketch, self.rounded() if rounded else self).to_bytes()
+
+    @classmethod
+    def from_bytes(cls, value: bytes | bytearray | memoryview) -> Sketch:
+        """Return the sketch whose value :meth:`to_bytes` returned, with the same bits.
+
+        Values from others are accepted as their files are. :func:`dask_sketch.open` reads values of
+        other objects as well.
+
+        Parameters
+        ----------
+        value
+            Value that :meth:`to_bytes` of a sketch returned.
+
+        Raises
+        ------
+        InputError
+            If ``value`` is not of bytes.
+        ArtifactError
+            If the value is of another object or version, or was truncated or edited.
+
+        Examples
+        --------
+        >>> import dask_sketch as ds
+        >>> sketch = ds.partial_sketch([[0.0, 1.0]], ds.FeatureMap(2, 20, scale=1.0))
+        >>> ds.Sketch.from_bytes(sketch.to_bytes()).identical(sketch)
+        True
+        """
+        return cast(Sketch, registered_unpacker()(value))
 
     def to_xarray(self) -> xr.Dataset:
         """Return the sketch as a labelled dataset whose attributes state every convention."""

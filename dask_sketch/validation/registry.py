@@ -1,8 +1,9 @@
 """Registries of functions of upper layers: methods for lazy input, and readers of artifacts.
 
-Models know nothing of Dask, and :func:`dask_sketch.open` nothing of the packages above it. The
-package registers, in its ``__init__``, how to load the functions that do: nothing is loaded before
-lazy input is given, or such an artifact is opened.
+Models know nothing of Dask, :func:`dask_sketch.open` nothing of the packages above it, and the
+class of sketches nothing of the function that reads them. The package registers, in its
+``__init__``, how to load the functions that do: nothing is loaded before lazy input is given, or
+such an artifact is opened.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 Reader = Callable[[Any, object], Any]
 _loaders: list[Callable[[], Callable[..., Any]]] = []
+_unpackers: list[Callable[[], Callable[[Any], Any]]] = []
 _readers: dict[str, tuple[int, Callable[[], Reader]]] = {}
 
 
@@ -73,3 +75,20 @@ def registered_versions() -> dict[str, int]:
 def registered_reader(schema: str) -> Reader:
     """Load the reader of a registered schema."""
     return _readers[schema][1]()
+
+
+def register_unpacker(load: Callable[[], Callable[[Any], Any]]) -> None:
+    """Register the function that reads a sketch from bytes; the last one registered is used.
+
+    Parameters
+    ----------
+    load
+        Function without arguments, called when a sketch is first read by its class. It returns a
+        function of the bytes, which returns the sketch.
+    """
+    _unpackers.append(load)
+
+
+def registered_unpacker() -> Callable[[Any], Any]:
+    """Load the function that reads a sketch from bytes."""
+    return _unpackers[-1]()

@@ -3,10 +3,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from sklearn.cluster import KMeans
+from sklearn.datasets import load_iris
+from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import GaussianMixture
 
 from dask_sketch.errors import InputError
-from dask_sketch.models.weighted_em import choose_prior, fit_centroids, fit_mixture
+from dask_sketch.models.density import RowDensity
+from dask_sketch.models.low_rank import covariances_of
+from dask_sketch.models.weighted_em import (
+    MIN_VARIANCE,
+    FittedMixture,
+    choose_prior,
+    fit_centroids,
+    fit_mixture,
+    rounding_step,
+)
 
 
 @pytest.fixture(scope="module")
@@ -208,3 +219,70 @@ def test_the_likelihood_of_a_prior_is_the_same_beside_others() -> None:
     rows[0] = 50.0  # in the first part: no other part can make up for it
     found = choose_prior(rows, weights, 8, "diag", (0.0, 7.0))
     assert found == choose_prior(rows, weights, 8, "diag", (7.0,))
+
+
+@pytest.mark.parametrize("covariance_type", ["diag", "full", "low-rank:1"])
+def test_clusters_of_rounded_values_are_not_single_values(covariance_type: str) -> None:
+    x, species = load_iris(return_X_y=True)
+    # of the 50 flowers of one species, 29 have a petal width of .2
+    found = fit_mixture(x, None, 3, covariance_type=covariance_type)
+    assert adjusted_rand_score(species, _labels(found, x)) > 0.75
+    np.testing.assert_allclose(found.rounding, 0.1**2 / (2 * np.pi), rtol=0.01)
+    assert found.score < found.log_likelihood
+
+
+def test_values_that_em_fits_are_fitted_as_closely() -> None:
+    rng = np.random.default_rng(0)
+    x = np.round(rng.normal(size=(2000, 2)) * [1.0, 5.0], 1)
+    x[:1000, 0] = 20.0  # a cluster of its own, which has no width in one feature
+    found = fit_mixture(x, None, 2)
+    assert found.covariances[:, 0].min() == pytest.approx(MIN_VARIANCE * x[:, 0].var())
+    assert found.rounding[0] == 0.0
+    assert found.rounding[1] == pytest.approx(0.01 / (2 * np.pi))
+
+
+def test_zeros_among_rounded_values_are_a_component() -> None:
+    rng = np.random.default_rng(1)
+    x = np.round(rng.normal([10.0, 0.0], [2.0, 1.0], (3000, 2)), 1)
+    x[rng.random(3000) < 0.4, 0] = 0.0
+    found = fit_mixture(x, None, 2)
+    zero = int(np.argmin(found.means[:, 0]))
+    assert found.means[zero, 0] == pytest.approx(0.0, abs=1e-6)
+    assert found.weights[zero] == pytest.approx(0.4, abs=0.03)
+
+
+def test_values_that_are_not_rounded_are_compared_by_their_likelihood(rows: np.ndarray) -> None:
+    found = fit_mixture(rows, None, 3)
+    assert not found.rounding.any()
+    assert found.score == found.log_likelihood
+
+
+def test_variances_of_rounding_can_be_given() -> None:
+    x, _ = load_iris(return_X_y=True)
+    given = np.array([0.0, 0.0, 0.0, 1e-3])
+    found = fit_mixture(x, None, 3, n_starts=1, rounding=given)
+    np.testing.assert_allclose(found.rounding, given)
+    family, shape = covariances_of("diag"), (found.weights, found.means)
+    wider = RowDensity(*shape, family.plus_variances(found.covariances, given))
+    assert found.score == pytest.approx(float(wider.log_total(x).mean()), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("values", "step"),
+    [
+        (np.repeat([0.1, 0.2, 0.7], 3), 0.1),
+        (np.repeat([1e6, 1e6 + 2.0, 1e6 + 8.0], 3), 2.0),
+        (np.repeat([0.0, 1.0, 2.5], 3), None),  # no multiples
+        (np.arange(9.0), None),  # distinct
+        (np.zeros(9), None),
+    ],
+)
+def test_the_step_of_rounded_values(values: np.ndarray, step: float | None) -> None:
+    found = rounding_step(values)
+    assert found is None if step is None else found == pytest.approx(step)
+
+
+def _labels(found: FittedMixture, rows: np.ndarray) -> np.ndarray:
+    family = covariances_of(found.covariance_type)
+    matrices = family.matrices(found.covariances, *found.means.shape)
+    return RowDensity(found.weights, found.means, matrices).log_joint(rows).argmax(axis=1)

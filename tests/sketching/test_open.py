@@ -368,3 +368,20 @@ def test_what_no_groups_have_is_refused(change, content, tmp_path):
     write_dataset(dataset, tmp_path / "edited.zarr", *GROUPS)
     with pytest.raises(ArtifactError, match=r"edited|damaged|unreadable"):
         ds.open(tmp_path / "edited.zarr")
+
+
+def test_a_sketch_is_read_from_its_bytes(sample: Sketch) -> None:
+    value = sample.to_bytes()
+    for each in (value, bytearray(value), memoryview(value)):
+        assert Sketch.from_bytes(each).identical(sample)
+    exact, small = sample.rounded(), sample.to_bytes(rounded=True)
+    assert Sketch.from_bytes(small).rounding_error == exact.rounding_error
+
+
+def test_a_sketch_is_read_from_no_other_bytes(sample: Sketch) -> None:
+    model = ds.GaussianMixture([1.0], [[0.0, 0.0]], [[1.0, 1.0]])
+    for value in (model.to_bytes(), sample.to_bytes()[:-20], b"abc", b""):
+        with pytest.raises(ArtifactError, match=f"{len(value):,} bytes"):
+            Sketch.from_bytes(value)
+    with pytest.raises(ds.SketchError, match=r"value.*PosixPath|value.*str"):
+        Sketch.from_bytes("sketch.zarr")  # type: ignore[arg-type]
