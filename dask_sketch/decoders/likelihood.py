@@ -7,10 +7,6 @@ better than a sample can. Both are fitted, each is a start of the other, and the
 calibrated rows decides. Where no rows are kept, the mixture that was fitted to the pilot rows of
 the feature map takes their place, unless noise explains the cost of the fit to the sketch. For the
 sketch of other data, such as a group, rows that are simulated from it are calibrated to the sketch.
-
-The noise of a sketch hides components of small weight, and a fit to it may lose them, without any
-change of the cost that noise does not explain. The pilot rows have seen them: those that the sketch
-does not determine are kept as the pilot rows had them.
 """
 
 from __future__ import annotations
@@ -19,7 +15,6 @@ import warnings
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dask_sketch.decoders.atoms import Array
 from dask_sketch.decoders.calibrated_sample import CalibratedSample, calibrate, calibrate_rows
@@ -28,8 +23,8 @@ from dask_sketch.decoders.expected_loss import gain_by_chance
 from dask_sketch.decoders.greedy import cl_ompr, hierarchical_splitting
 from dask_sketch.decoders.matrix_search import conclude_matrices, fit_matrices
 from dask_sketch.decoders.misfit import is_explained, mean_log_likelihood
-from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.problem import Problem, Report, Solution
+from dask_sketch.decoders.rare_components import keep_rare_components
 from dask_sketch.decoders.search import conclude_search, search_atoms
 from dask_sketch.decoders.starts import (
     Start,
@@ -39,7 +34,6 @@ from dask_sketch.decoders.starts import (
     pilot_start,
 )
 from dask_sketch.models.clusters import Clusters, spherical_kmeans
-from dask_sketch.models.density import RowDensity
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.low_rank import covariances_of
 from dask_sketch.models.model import LIKELIEST, REGULARIZED
@@ -67,11 +61,6 @@ _FEW_ROWS = 5.0  # effective rows for each parameter, below which rows are left 
 _MAX_TESTED = 5e4  # rows times components of such tests, which take a few times that of a fit
 _PRIOR = 1.0  # rows that a weak prior of the covariances counts as
 _WARNED_OPTIMISM = 0.2  # excess of the likelihood of the rows of a fit over others, in nats
-_ROWS = 100  # rows simulated from each component
-# A component is lost if the loss of its rows is this many times what the number of pilot rows
-# explains. The fit without it must have a cost that is smaller by this many noise levels.
-_LOSSES, _CONTRADICTED = 6.0, 0.5
-_ROUNDS = 3  # descents at most: others may be lost while some are kept
 
 
 @dataclass(frozen=True)
@@ -434,60 +423,3 @@ def conclude_points(
         Solutions of all replicates.
     """
     return max(results, key=lambda each: each.score or -np.inf)
-
-
-def keep_rare_components(objective: Objective, fit: Fit, pilot: Start, n_rows: int) -> Fit:
-    """Fit that keeps the components of the pilot that another fit has lost.
-
-    They are held, and the others descend. The other fit is returned if none is lost, or if the
-    sketch tells of its own that they are no components.
-
-    Parameters
-    ----------
-    objective
-        Atoms and cost, of variances.
-    fit
-        Fit to the sketch.
-    pilot
-        Mixture of the pilot rows, with as many components.
-    n_rows
-        Number of pilot rows.
-    """
-    theta = objective.space.clip(pilot.atoms(objective))
-    found, held = fit, np.zeros(len(theta), dtype=bool)
-    for _ in range(_ROUNDS):
-        lost = lost_components(objective, found, pilot, n_rows) & ~held
-        if not lost.any():
-            break
-        held |= lost
-        if held.all():
-            return fit
-        rest = objective.with_target(objective.residual(pilot.weights[held], theta[held]))
-        others = descend_fully(rest, theta[~held], pilot.weights[~held])
-        weights, atoms = pilot.weights.copy(), theta.copy()
-        weights[~held], atoms[~held] = others.weights, others.theta
-        found = replace(others, weights=weights, theta=atoms)
-    contradicted = found.cost > fit.cost + _CONTRADICTED * objective.unit
-    return fit if contradicted else found
-
-
-def lost_components(objective: Objective, fit: Fit, pilot: Start, n_rows: int) -> NDArray[np.bool_]:
-    """Whether rows of each component of the pilot are far less likely in a fit to a sketch.
-
-    Parameters
-    ----------
-    objective, fit, pilot, n_rows
-        Arguments of :func:`keep_rare_components`.
-    """
-    total = fit.weights.sum()
-    if not total > 0.0:
-        return np.zeros(len(pilot.weights), dtype=bool)
-    k, d = pilot.means.shape
-    normal = np.random.default_rng(0).standard_normal((_ROWS, d))
-    rows = (pilot.means[:, None] + np.sqrt(pilot.variances)[:, None] * normal).reshape(-1, d)
-    means, variances = objective.space.to_data_units(fit.theta)
-    before = RowDensity(pilot.weights, pilot.means, pilot.variances).log_total(rows)
-    now = RowDensity(fit.weights / total, means, variances).log_total(rows)
-    loss = (before - now).reshape(k, _ROWS).mean(axis=1)
-    by_chance = (2 * d + 1) / (2.0 * np.maximum(pilot.weights * n_rows, 1.0))
-    return np.asarray(loss > _LOSSES * by_chance)

@@ -31,8 +31,9 @@ from dask_sketch.decoders.misfit import is_suspect
 from dask_sketch.decoders.noise_covariance import is_explained
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.problem import Problem, Report, Solution, require_weight
+from dask_sketch.decoders.rare_components import keep_rare_components
 from dask_sketch.decoders.search import Algorithm, search_atoms
-from dask_sketch.decoders.starts import Start, find_atom, pilot_start
+from dask_sketch.decoders.starts import Start, find_atom, pilot_mixture, pilot_start
 from dask_sketch.models.covariances import COVARIANCES, Components
 from dask_sketch.models.relocation import agglomerate
 from dask_sketch.validation.threads import Threads
@@ -320,6 +321,28 @@ def _statistic(refined: RefinedFit) -> float:
     return refined.overidentification.statistic
 
 
+def _with_rare_components(problem: Problem, objective: Objective, fit: Fit) -> Fit:
+    """Fit with the components that only the pilot rows show, where there are no others."""
+    pilot, record = pilot_mixture(problem.sketch), problem.sketch.feature_map.pilot
+    if (
+        pilot is None
+        or record is None
+        or problem.sketch.sample is not None
+        or problem.family != "full"
+        or len(pilot.weights) != len(fit.weights)
+    ):
+        return fit
+    start = Start(pilot.weights, pilot.means, pilot.variances)
+
+    def descend(rest: Objective, theta: Array, weights: Array) -> Fit:
+        total = weights.sum()  # the weights of a descent sum to one
+        scaled = rest.with_target((rest.target[0] / total, rest.target[1] / total))
+        found = _descend(scaled, weights / total, theta)
+        return replace(found, weights=found.weights * total, cost=found.cost * total**2)
+
+    return keep_rare_components(objective, fit, start, record.n_rows, descend=descend)
+
+
 def conclude_matrices(
     problem: Problem, fits: list[Fit], threads: Threads, report: Report
 ) -> Solution:
@@ -363,7 +386,9 @@ def conclude_matrices(
             before, refined = refined, min(refined, again, key=_statistic)
             if abs(_statistic(again) - _statistic(before)) <= _GAIN * _statistic(before):
                 break
-    fit = refined.fit
+    fit = _with_rare_components(problem, objective, refined.fit)
+    if fit is not refined.fit:
+        refined = replace(refined, fit=fit, standard_errors=None, overidentification=None)
     order = np.argsort(-fit.weights, kind="stable")
     theta, weights = fit.theta[order], fit.weights[order] / fit.weights.sum()
     means, variances = objective.space.to_data_units(theta)

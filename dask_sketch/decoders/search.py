@@ -41,7 +41,9 @@ from dask_sketch.validation.warn import warn_user
 
 # Fraction of the variance floor down to which efficient refinement may lower variances.
 _REFINED_FLOOR = 0.1
-_THIN = 1e-5  # fraction of the variance of the data below which a component has almost no width
+# Fraction of the variance of the data, or of that many times the variance of expected components,
+# below which a component has almost no width
+_THIN, _WIDE = 1e-5, 100.0
 # CPU seconds for each parameter and frequency of a search, and for each product of a refinement.
 _SEARCH_SECONDS, _REFINE_SECONDS = 2e-6, 1.2e-10
 Algorithm = Callable[[Objective, Any, np.random.Generator, Report], Fit]
@@ -251,7 +253,8 @@ def conclude_search(
     means, variances = objective.space.to_data_units(theta)
     _, searched = acceptable_cost(problem.start, problem.n_components, objective.noise_level)
     if objective.space.n_shapes and problem.sketch.sample is None:  # rows tell more
-        _warn_of_thin_components(variances, problem.sketch.extent[1])
+        expected = _WIDE * problem.sketch.feature_map.min_variances  # far rows widen the data
+        _warn_of_thin_components(variances, np.minimum(problem.sketch.extent[1], expected))
     is_mixture = problem.model != "dirac" and objective.space.family.diagonal
     return Solution(
         weights=weights,

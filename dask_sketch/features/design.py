@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,8 @@ _WEIGHTED = 2000
 _LEAST_SHARE = 0.4  # of the default number for covariance matrices, below which there are too few
 _UNLIKE = 30.0  # ratio of standard deviations from which features are not in one unit
 _HUGE = 1e150  # bound of values, and inverse bound of ranges: squares are float64 numbers
+_FEW_ROWS = 0.01  # weight below which components do not decide the scale of the others
+_MIXED = 0.1  # ratio of mean variances below which a likelier mixture is believed
 _COARSE = 0.01  # distance of neighbouring numbers of float64, in standard deviations of a feature
 
 
@@ -262,6 +265,9 @@ whitening, seed, dtype
     matrix = None if whitening is None else whitening_matrix(pilot, whitening, feature_names)
     fit = clusters = None
     rough = rough_mixture(pilot, n_components, seed)
+    if task == "clustering":
+        clusters = cluster_pilot(pilot, n_components, seed, spherical=normalize)
+    record = record_pilot(pilot, rough, seed, clusters)
     if scale is None and covariances is None:
         rows = pilot if matrix is None else pilot @ matrix.T
         if task == "clustering":
@@ -275,10 +281,10 @@ whitening, seed, dtype
         elif task == "comparison":
             covariances = comparison_covariances(rows, seed)
         else:
-            whitened = rough if matrix is None else rough_mixture(rows, n_components, seed)
-            covariances, fit = _component_variances(rows, whitened, seed, feature_names)
-    if task == "clustering":
-        clusters = cluster_pilot(pilot, n_components, seed, spherical=normalize)
+            found = [rough, record.mixture]
+            if matrix is not None:
+                found = [rough_mixture(rows, n_components, seed)]
+            covariances, fit = _component_variances(rows, found, seed, feature_names)
     return FeatureMap(
         n_features=d,
         n_frequencies=m,
@@ -293,7 +299,7 @@ whitening, seed, dtype
         feature_names=feature_names,
         normalize=normalize,
         scale_fit=fit,
-        pilot=record_pilot(pilot, rough, seed, clusters),
+        pilot=record,
     )
 
 
@@ -481,7 +487,7 @@ def _warn_of_coarse_numbers(
 
 def _component_variances(
     rows: NDArray[np.float64],
-    rough: PilotMixture | None,
+    mixtures: Sequence[PilotMixture | None],
     seed: int,
     feature_names: tuple[str, ...] | None,
 ) -> tuple[NDArray[np.float64], ScaleFit]:
@@ -499,15 +505,32 @@ def _component_variances(
             "carry no information; leave them out."
         )
     x = rows[:, varies]
-    if rough is None:
+    known = [mixture for mixture in mixtures if mixture is not None]
+    if not known:
         fit = estimate_scale(x / x.std(axis=0), seed=seed)
         within = x.var(axis=0) * fit.scale**2
     else:
-        within = (rough.weights @ rough.variances)[varies]
+        within = _within(known)[varies]
         fit = observe_scale(x / np.sqrt(within), 1.0, seed=seed)
     variances[varies] = within
     variances[~varies] = within.mean()
     return np.array([_rounded(value) for value in variances]), fit
+
+
+def _within(mixtures: Sequence[PilotMixture]) -> NDArray[np.float64]:
+    """Mean variance of the components of the first mixture in each feature, shape (n_features,).
+
+    Few rows that are far out would hide all others from the frequencies. Components with few rows
+    are left out where they add more than all others, and the last mixture, which is likelier, tells
+    where the first one has such rows beside others in one component.
+    """
+    means = []
+    for mixture in mixtures:
+        few = mixture.weights < _FEW_ROWS
+        parts = mixture.weights[:, None] * mixture.variances
+        rare, common = parts[few].sum(axis=0), parts[~few].sum(axis=0)
+        means.append(np.where(rare > common, common, rare + common))
+    return np.asarray(np.where(means[-1] < _MIXED * means[0], means[-1], means[0]))
 
 
 def _warn_of_unlike_units(rows: NDArray[np.float64]) -> None:

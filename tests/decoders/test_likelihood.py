@@ -18,10 +18,6 @@ from dask_sketch import (
     partial_sketch,
     sketch,
 )
-from dask_sketch.decoders.descent import Fit
-from dask_sketch.decoders.likelihood import keep_rare_components, lost_components
-from dask_sketch.decoders.objective import Objective
-from dask_sketch.decoders.starts import Start
 from dask_sketch.errors import DecodeError
 from dask_sketch.models import random_mixture
 from dask_sketch.models.clusters import kmeans
@@ -285,26 +281,6 @@ def test_rare_cluster_of_the_pilot_is_kept(rare_sketch: Sketch) -> None:
     heldout = mixture.sample(6000, seed=1)
     assert mixture.score(heldout) - found.score(heldout) < 0.02
     assert found.decoding.cost < found.decoding.noise_level
-
-
-def test_lost_component_is_held_unless_the_sketch_contradicts(rare_sketch: Sketch) -> None:
-    mixture, objective = mixture_with_rare(0.005), Objective(rare_sketch)
-    start = Start(mixture.weights, mixture.means, mixture.covariances)
-    away = np.array([[0.0], [0.0], [5.0]])
-    moved = Start(mixture.weights, mixture.means + away, mixture.covariances)
-    fits = []
-    for each in (start, moved):
-        theta = each.atoms(objective)
-        cost = objective.cost(each.weights, theta)
-        fits.append(Fit(each.weights, theta, cost, True, ""))
-    assert lost_components(objective, fits[0], start, 5000).tolist() == [False] * 3
-    assert lost_components(objective, fits[1], start, 5000).tolist() == [False, False, True]
-    assert keep_rare_components(objective, fits[0], start, 5000) is fits[0]
-    kept = keep_rare_components(objective, fits[1], start, 5000)
-    assert kept.theta[2] == pytest.approx(start.atoms(objective)[2])
-    # a heavy component that is not there costs more than noise
-    false = Start(np.array([0.4, 0.3, 0.3]), moved.means, mixture.covariances)
-    assert keep_rare_components(objective, fits[0], false, 5000) is fits[0]
 
 
 def test_components_that_noise_hides_are_warned_of() -> None:

@@ -111,6 +111,14 @@ def test_variances_are_those_of_the_components():
     assert found.covariances.tolist() == [float(f"{v:.4g}") for v in found.covariances]
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_few_rows_far_out_do_not_decide_the_scale(seed):
+    rng = np.random.default_rng(seed)
+    wide = np.where(rng.random((5000, 1)) < 0.001, 1e4, 1.0)
+    found = design_from_pilot(wide * rng.normal(size=(5000, 3)), n_components=3, seed=seed)
+    np.testing.assert_allclose(found.mean_variances, 1.0, rtol=0.2)
+
+
 @pytest.mark.parametrize("n_frequencies", [1, 2])
 def test_far_too_few_frequencies_are_refused(n_frequencies, rng):
     with pytest.raises(InputError, match=f"n_frequencies={n_frequencies}"):
