@@ -120,6 +120,7 @@ def classification_findings(
         drawing,
         facts,
         warning,
+        is_perfect=not wrong.any(),
     )  # fmt: skip
 
 

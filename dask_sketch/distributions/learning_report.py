@@ -119,8 +119,9 @@ def write_learning(
     )
     if found.warning:
         warn_user(found.warning)
-    # where nothing was learnt, the ends say nothing
-    actions = found.actions + ([] if found.warning else _at_the_end(model))
+    # where nothing was learnt, or nothing is wrong, the ends say nothing
+    settled = found.warning or found.is_perfect
+    actions = found.actions + ([] if settled else _at_the_end(model))
     feature_map = groups.feature_map
     return write_page(
         path,

@@ -51,6 +51,8 @@ class Findings:
         Names and values of the errors.
     warning
         Text of a warning; empty for none.
+    is_perfect
+        Whether all predictions are right, so that other settings would gain nothing.
     """
 
     verdict: Answer
@@ -61,6 +63,7 @@ class Findings:
     drawing: Drawing
     facts: dict[str, str]
     warning: str
+    is_perfect: bool = False
 
 
 def regression_findings(

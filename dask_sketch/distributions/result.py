@@ -146,8 +146,10 @@ class TwoSampleTest:
         return card("TwoSampleTest", self._fields(), summary=self.sentence, below=table)
 
     def _fields(self) -> dict[str, str]:
-        values = self.as_dict()
-        return describe({name: value for name, value in values.items() if name != "features"})
+        hidden = {"features"}
+        if not self.tolerance:  # the other p-value is the one of no difference
+            hidden |= {"tolerance", "tolerance_p_value"}
+        return describe({k: value for k, value in self.as_dict().items() if k not in hidden})
 
     def _rows(self) -> list[tuple[str, ...]]:
         return [

@@ -8,8 +8,8 @@ def test_shapes_that_moments_do_not_see_are_learnt():
     frames = [rng.normal(size=(60, 1)) for _ in y]
     for k in range(0, len(y), 2):
         frames[k] = np.sign(frames[k]) * (0.95 + 0.3 * rng.normal(size=(60, 1)))
-    moments, thirds, sketches = spoken.errors(frames, y, np.arange(len(y)) // 18, 20)
-    assert sketches < 0.1 < 0.25 < min(moments, thirds)
+    moments, thirds, sketches, joined = spoken.errors(frames, y, np.arange(len(y)) // 18, 20)
+    assert max(sketches, joined) < 0.1 < 0.25 < min(moments, thirds)
 
 
 def test_frames_are_normalised_by_speaker():

@@ -175,3 +175,14 @@ def test_other_groups_and_targets(tmp_path: Path) -> None:
             page_of(tmp_path, model, y, groups)
     with pytest.raises(InputError, match=r"level=1\.5"):
         page_of(tmp_path, numbers, WIDTH, level=1.5)
+
+
+@pytest.mark.parametrize("n_wrong", [0, 1])
+def test_other_settings_are_advised_where_something_is_wrong(tmp_path: Path, n_wrong: int) -> None:
+    kind, day = np.arange(N) % 2, np.repeat(np.arange(N), 60)
+    x = np.random.default_rng(2).normal(size=(len(day), 2)) + 5.0 * kind[day, None]
+    groups = partial_sketch(x, FeatureMap(2, 40, scale=1.0), groups=day)
+    kind[:n_wrong] = 1
+    model = DistributionClassifier(**FAST, alphas=(0.1, 1.0)).fit(groups, kind)
+    words, _ = page_of(tmp_path, model, kind, groups)
+    assert ("other alphas" in words) == bool(n_wrong)
