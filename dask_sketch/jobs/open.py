@@ -7,16 +7,18 @@ import time
 from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import dask.array as da
 import fsspec
+import numpy as np
 
 from dask_sketch.errors import ChunkError, ClusterError, JobError, LedgerError
 from dask_sketch.features.design import default_n_frequencies
 from dask_sketch.features.feature_map import FeatureMap
-from dask_sketch.graph.design import design
+from dask_sketch.graph.design import PILOT_CHUNKS, design
 from dask_sketch.graph.partitions import sketch_partitions
 from dask_sketch.jobs.agreement import (
     ledger_path,
@@ -26,6 +28,7 @@ from dask_sketch.jobs.agreement import (
     require_vacant_ledger,
     settings_of,
 )
+from dask_sketch.jobs.ledger.forgotten import Rows
 from dask_sketch.jobs.ledger.ledger import Ledger, open_ledger
 from dask_sketch.jobs.ledger.objects import ROOT
 from dask_sketch.jobs.ledger.partition_rows import default_rows, identity_of
@@ -33,7 +36,7 @@ from dask_sketch.jobs.ledger.partitions import partitions_of
 from dask_sketch.jobs.ledger.sums import Conventions, Sums, row_bytes
 from dask_sketch.sketching.missing import require_sparse
 from dask_sketch.sources.open import is_parquet, open_samples
-from dask_sketch.sources.samples import Samples
+from dask_sketch.sources.samples import Samples, StoredFiles
 from dask_sketch.validation.choices import PCA
 
 if TYPE_CHECKING:
@@ -46,6 +49,7 @@ logger = logging.getLogger(__name__)
 Result = tuple["Partition", Sums]  # sums of a partition, or the error of the last attempt
 HELD_BYTES = 2**28  # of finished partitions, which are committed then
 REREADS = 2  # of a partition that changes while it is read
+_PILOT_ROWS = 10_000  # in readable chunks, of which a feature map is designed
 MAX_KEY = 512  # characters of a key that are matched to a pattern, which bounds the time
 
 
@@ -66,6 +70,17 @@ class OpenSource:
     table: SourceTable
     samples: Samples
     partitions: tuple[Partition, ...]
+
+    @property
+    def unread(self) -> list[tuple[Partition, ChunkError]]:
+        """Large Parquet files whose footers could not be read, with the errors."""
+        origin = self.samples.origin
+        parts = origin.parts if isinstance(origin, StoredFiles) else ()
+        return [
+            (partition, ChunkError(part.failure))
+            for partition, part in zip(self.partitions, parts, strict=False)
+            if part.failure is not None
+        ]
 
 
 def open_sources(job: Job, ledger: Ledger | None = None) -> list[OpenSource]:
@@ -205,7 +220,12 @@ def sketches_of(
             "%d partitions of %s changed while they were read", len(wanted), source.samples.label
         )
         if attempt < REREADS:
-            source = open_source(job, source.table)
+            before, source = source, open_source(job, source.table)
+            present = {part.key: () for part in source.partitions}
+            rows = Rows(present)
+            # other parts may hold the same rows, so they cannot be read in place of these
+            divided = {key for key in wanted - set(present) if rows.overlap(key)}
+            yield [(part, _unstable(part.key)) for part in before.partitions if part.key in divided]
     yield [
         (partition, _unstable(partition.key))
         for partition in source.partitions
@@ -215,7 +235,7 @@ def sketches_of(
 
 def _unstable(key: str) -> ChunkError:
     return ChunkError(
-        f"{key} changed each of the {1 + REREADS} times that it was read: write new data "
+        f"{key} changed whenever it was read, up to {1 + REREADS} times: write new data "
         "elsewhere and move it here when it is complete, or run the job when nothing is written."
     )
 
@@ -360,12 +380,52 @@ def feature_map_of(job: Job, sources: list[OpenSource]) -> Conventions:
 
 def _designed(job: Job, sources: list[OpenSource], nan_policy: NanPolicy) -> Conventions:
     """Design a feature map or a grid from a few chunks of the largest source."""
+    largest = max(sources, key=lambda source: source.samples.bytes_read or 0).samples
+    try:
+        return _designed_from(job, largest, nan_policy)
+    except ChunkError:
+        if job.limits.unreadable == "stop":
+            raise
+        return _designed_from(job, _readable(job, largest), nan_policy)
+
+
+def _readable(job: Job, samples: Samples) -> Samples:
+    """Random chunks that can be read, enough to design from."""
+    assert samples.n_features is not None  # known for every path
+    assert isinstance(samples.blocks, da.Array)
+    order = np.random.default_rng(job.job.seed).permutation(samples.n_chunks)
+    limits, feature_map = job.limits, FeatureMap(samples.n_features, 1, scale=1.0)
+    found: list[int] = []
+    n_rows = 0
+    for start in range(0, len(order), PILOT_CHUNKS):
+        chosen = order[start : start + PILOT_CHUNKS].tolist()
+        for number, one in sketch_partitions(
+            samples, chosen, feature_map, nan_policy="omit",
+            attempts=limits.attempts, backoff=limits.backoff,
+        ):  # fmt: skip
+            if not isinstance(one, ChunkError):
+                found.append(number)
+                n_rows += one.count + one.omitted
+        if len(found) >= PILOT_CHUNKS and n_rows >= _PILOT_ROWS:
+            break
+    if not found:
+        return samples  # whose error is raised
+    weights = samples.weights
+    return replace(
+        samples,
+        blocks=samples.blocks.blocks[sorted(found)],
+        weights=weights.blocks[sorted(found)] if isinstance(weights, da.Array) else weights,
+        cut=None,
+        origin=None,
+    )
+
+
+def _designed_from(job: Job, samples: Samples, nan_policy: NanPolicy) -> Conventions:
     given = job.feature_map
-    largest = max(sources, key=lambda source: source.samples.bytes_read or 0)
     if given.task == PCA:
         size: dict[str, Any] = {} if given.n_pilot is None else {"n_pilot": given.n_pilot}
         return design(
-            largest.samples,
+            samples,
             task="pca",
             n_components=components_wanted(job),
             n_columns=given.n_columns,
@@ -379,10 +439,10 @@ def _designed(job: Job, sources: list[OpenSource], nan_policy: NanPolicy) -> Con
         if (value := getattr(given, name)) is not None
     }
     return design(
-        largest.samples,
+        samples,
         n_frequencies=given.n_frequencies,
         n_components=given.n_components,
-        covariance_type=largest_type(job, largest.samples.n_features),
+        covariance_type=largest_type(job, samples.n_features),
         seed=job.job.seed,
         nan_policy=nan_policy,
         **options,

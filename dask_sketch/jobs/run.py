@@ -6,7 +6,8 @@ import contextlib
 import logging
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -25,6 +26,7 @@ from dask_sketch.errors import (
 )
 from dask_sketch.jobs.agreement import design_settings, require_writable_ledger
 from dask_sketch.jobs.job_file import Job, read_job
+from dask_sketch.jobs.ledger.forgotten import file_of
 from dask_sketch.jobs.ledger.history import RunRecord
 from dask_sketch.jobs.ledger.ledger import Ledger, create_ledger
 from dask_sketch.jobs.ledger.partitions import Changes
@@ -193,6 +195,8 @@ class _Run:
     seconds: dict[str, float] = field(default_factory=dict)
     bytes_read: int | None = 0
     failed: dict[str, str] = field(default_factory=dict)
+    # parts in the ledger of a file that is read as one part, by its key
+    parts: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def outcome(self) -> Outcome:
         started = _now()
@@ -256,9 +260,19 @@ class _Run:
         present = {partition.key for source in sources for partition in source.partitions}
         left = set(ledger.quarantined).difference(present, changes.deleted)
         erased = [part.key for part in changes.skipped if part.key in ledger.entries]
-        removed = [*changes.deleted, *erased, *sorted(left)]
-        ledger.commit(removed=removed, skipped=changes.skipped)
         wanted = {partition.key for partition in (*changes.new, *changes.changed)}
+        # some parts of a damaged file are forgotten, and the others cannot be told from them
+        skipped = {part.key for part in changes.skipped}.difference(ledger.forgotten)
+        mixed = [one for source in sources for one in source.unread if one[0].key in skipped]
+        # the parts of a file that is one part now, maybe since it is damaged, leave with its result
+        whole = wanted.union(part.key for part, _ in mixed)
+        for key in changes.divided:
+            if file_of(key) in whole:
+                self.parts[file_of(key)].append(key)
+        waiting = {key for keys in self.parts.values() for key in keys}
+        deleted = [key for key in changes.deleted if key not in waiting]
+        ledger.commit(removed=[*deleted, *erased, *sorted(left)], skipped=changes.skipped)
+        self._commit(ledger, mixed)
         for source in sources:
             keys = [part.key for part in source.partitions if part.key in wanted]
             if not keys:
@@ -279,14 +293,19 @@ class _Run:
         hide = self.job.secrets.hide
         self.failed |= {key: hide(why)[:_MAX_REASON] for key, why in bad.items()}
         if self.job.limits.unreadable == "stop":
-            ledger.commit(added=good)
+            ledger.commit(added=good, removed=self._parts_of(part.key for part, _ in good))
             if len(self.failed) > MAX_FAILURES:
                 self._stop()
             return
         # the source no longer holds the earlier version
         stale = [key for key in bad if key in ledger.entries]
+        stale += self._parts_of(part.key for part, _ in results)
         reasons = {key: self.failed[key] for key in bad}
         ledger.commit(added=good, removed=stale, quarantined=reasons)
+
+    def _parts_of(self, files: Iterable[str]) -> list[str]:
+        """Earlier parts of files in the ledger, each once."""
+        return [key for file in files for key in self.parts.pop(file, ())]
 
     def _stop(self) -> None:
         first = min(self.failed)

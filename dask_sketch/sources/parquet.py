@@ -40,7 +40,8 @@ MAX_BYTES = 2**32
 # footers of smaller files are not read.
 _GROWTH = 8
 _NAMED = 5  # columns in a message
-_TRIED = 3  # largest files, one of which must have the columns
+_TRIED = 3  # largest files that can be read, one of which must have the columns
+_OPENED = 100  # largest files, one of which must be readable
 _READERS = 16  # folders that are listed at once, or footers that are read
 _CONVERT = "Convert them to numbers, or leave out the columns, or the file."
 _LABEL_BYTES = 16  # size of one label in memory: repeated text is stored once
@@ -219,6 +220,8 @@ class PartReader:
         """Return the columns of one part as a frame."""
         import pyarrow.parquet as pq
 
+        if part.failure is not None:
+            raise ChunkError(part.failure)
         try:
             with self.fs.open(part.path, "rb") as handle, pq.ParquetFile(handle) as parquet:
                 _require_columns(parquet.schema_arrow.names, self.columns, part.path)
@@ -288,7 +291,8 @@ def parquet_samples(
 
     Files are not opened to count rows: only the footer of the largest file is read, for the
     columns, and those of files that may be larger than a task. Such a file is divided between row
-    groups. The division depends on that file alone, so that keys of partitions last.
+    groups. The division depends on that file alone, so that keys of partitions last. A file whose
+    footer cannot be read is one part, whose task fails.
 
     Parameters
     ----------
@@ -384,7 +388,7 @@ def _typical(
 
     found: list[tuple[str, pd.DataFrame, int]] = []
     failure: ChunkError | None = None
-    for name in sorted(sizes, key=lambda name: -sizes[name])[:_TRIED]:
+    for name in sorted(sizes, key=lambda name: -sizes[name])[:_OPENED]:
         try:
             with fs.open(name, "rb") as handle, pq.ParquetFile(handle) as parquet:
                 meta, n_rows = empty_frame(parquet.schema_arrow), parquet.metadata.num_rows
@@ -396,6 +400,8 @@ def _typical(
         found.append((name, meta, n_rows))
         if columns is None or _has_numbers(meta, columns):
             return found[-1]
+        if len(found) == _TRIED:
+            break
     if not found:
         assert failure is not None
         raise failure
@@ -437,11 +443,11 @@ def _split(
                 for g in range(parquet.metadata.num_row_groups)
             ]
     except Exception as error:
-        if stored <= target:  # hardly ever divided, and its task reports the error
+        # its task reports the error, so that all other files can be read
+        if stored <= target:  # hardly ever divided
             return {FilePart(file, None): stored}
-        raise ChunkError(
-            f"{file} could not be read: {type(error).__name__}: {_plain(error)}. Restore it."
-        ) from error
+        failure = f"{file} could not be read: {type(error).__name__}: {_plain(error)}. Restore it."
+        return {FilePart(file, None, failure): 0}
     if sum(sizes) <= target:
         return {FilePart(file, None): sum(sizes)}
     parts: dict[FilePart, int] = {}

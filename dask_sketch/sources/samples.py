@@ -60,10 +60,22 @@ class StoredChunks:
 
 @dataclass(frozen=True)
 class FilePart:
-    """Row groups of one Parquet file, or all of them, that one task reads."""
+    """Row groups of one Parquet file that one task reads.
+
+    Attributes
+    ----------
+    path
+        Path on the file system.
+    row_groups
+        Numbers of the row groups, None for all.
+    failure
+        Message of the error of reading, for a file too large to be read without its footer, which
+        could not be read; else None.
+    """
 
     path: str
     row_groups: tuple[int, ...] | None
+    failure: str | None = None
 
 
 @dataclass(frozen=True)

@@ -58,8 +58,20 @@ def test_a_corrupt_parquet_file_is_named_when_it_is_to_be_split(tmp_path):
     for i in range(3):
         pd.DataFrame(X, columns=NAMES).to_parquet(tmp_path / f"{i}.parquet")
     (tmp_path / "2.parquet").write_bytes((tmp_path / "2.parquet").read_bytes()[:-20])
+    samples = ds.open_samples(tmp_path, chunk_size=10)
+    done = dict(sketch_partitions(samples, range(samples.n_chunks), FM, attempts=1))
+    (failure,) = [one for one in done.values() if isinstance(one, ChunkError)]
+    assert re.search(r"2\.parquet could not be read", str(failure))
+    assert sum(one.count for one in done.values() if one is not failure) == 2 * len(X)
     with pytest.raises(ChunkError, match=r"2\.parquet could not be read"):
-        ds.open_samples(tmp_path, chunk_size=10)
+        run(tmp_path, chunk_size=10)
+
+
+def test_damaged_files_need_not_be_the_largest_that_can_be_read(tmp_path):
+    parquet(X, np.ones(len(X)), tmp_path / "good.parquet")
+    for i in range(5):
+        (tmp_path / f"{i}.parquet").write_bytes(b"PAR1" + bytes(10**5))
+    assert ds.open_samples(tmp_path, columns=NAMES).n_chunks == 6
 
 
 def frame(x, w):

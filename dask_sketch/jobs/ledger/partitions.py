@@ -253,16 +253,17 @@ def partitions_of(
         raise ChunkError(
             f"{min(needed - set(infos))} was deleted since {samples.label} was opened: run again."
         )
-    sums = _Sums(fs, infos, samples.label) if fingerprint == "checksum" else None
+    sums = _Sums(fs, samples.label) if fingerprint == "checksum" else None
     for name in infos:
         _require_unicode(_relative(name, folders), samples.label)
     out = []
     for one in reads:
         found = {name: infos[name] for name in one.objects if name in infos}
-        marks = [
-            f"{_relative(name, folders)} {sums.of(name) if sums else _mark(info, samples.label)}"
+        values = {
+            name: sums.of(name, info) if sums else _mark(info, samples.label)
             for name, info in found.items()
-        ]
+        }
+        marks = [f"{_relative(name, folders)} {value}" for name, value in values.items()]
         digest = hashlib.sha256("\n".join([one.layout, *marks]).encode()).hexdigest()[:32]
         n_bytes = sum(int(info.get("size") or 0) for info in found.values())
         out.append(Partition(f"{prefix}{one.key}", f"{fingerprint}:{digest}", one.rows, n_bytes))
@@ -424,23 +425,23 @@ def _mark(info: Info, label: str) -> str:
 class _Sums:
     """SHA-256 of objects, computed once for objects that several chunks read."""
 
-    def __init__(self, fs: fsspec.AbstractFileSystem, infos: Mapping[str, Info], label: str):
+    def __init__(self, fs: fsspec.AbstractFileSystem, label: str):
         self._fs = fs
         self._label = label
         self._known: dict[str, str] = {}
-        self._infos = infos
 
-    def of(self, name: str) -> str:
-        """Compute the SHA-256 of an object, block by block."""
+    def of(self, name: str, info: Info) -> str:
+        """Compute the SHA-256 of an object, block by block.
+
+        An object that cannot be read has another mark: the task that reads it reports the error.
+        """
         if name not in self._known:
             total = hashlib.sha256()
             try:
                 with self._fs.open(name, "rb") as handle:
                     while block := handle.read(_BLOCK):
                         total.update(block)
-            except Exception as error:  # file systems fail in many ways
-                raise ChunkError(
-                    f"{name} of {self._label} could not be read: {type(error).__name__}: {error}"
-                ) from error
-            self._known[name] = total.hexdigest()
+                self._known[name] = total.hexdigest()
+            except Exception:  # file systems fail in many ways
+                self._known[name] = f"not readable {_mark(info, self._label)}"
         return self._known[name]
