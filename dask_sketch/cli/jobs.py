@@ -191,16 +191,21 @@ def forget(
     from dask_sketch.jobs.verify import open_named
 
     with open_named(job, storage_options) as ledger:
-        before = len(ledger.entries)
+        before, forgotten = len(ledger.entries), len(ledger.forgotten)
         ledger.forget(keys, undo=undo)
         result = {
             "forgotten": sorted(ledger.forgotten),
             "erased": before - len(ledger.entries),
+            "allowed": max(forgotten - len(ledger.forgotten), 0),
             "partitions": len(ledger.entries),
             "samples": ledger.total(sample=False).count,
         }
     shown = {
-        "erased": f"{result['erased']:,} partitions",
+        **(
+            {"to be read again": f"{result['allowed']:,} partitions"}
+            if undo
+            else {"erased": f"{result['erased']:,} partitions"}
+        ),
         "forgotten in all": f"{len(ledger.forgotten):,}",
         "left": f"{result['partitions']:,} partitions, {result['samples']:,} samples",
     }

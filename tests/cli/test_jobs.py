@@ -140,7 +140,7 @@ def test_forget_and_undo(make_place: Make) -> None:
     assert answer("run", place.file)["forgotten"] == 2
     assert place.ledger().total().identical(place.scratch(0, 1))
     told = answer("forget", place.file, "data/[0:20]", "--undo")
-    assert (told["forgotten"], told["erased"]) == (["data/[20:40]"], 0)
+    assert (told["forgotten"], told["erased"], told["allowed"]) == (["data/[20:40]"], 0, 1)
     assert answer("run", place.file)["new"] == 1
     assert "forgotten: data/[20:40]" in call("history", place.file).stdout
     (message,) = errors(FAILED, "forget", place.file, "data/[7:8]")

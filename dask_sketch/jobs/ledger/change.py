@@ -217,8 +217,7 @@ class Change:
         """Apply the arguments of :meth:`Ledger.forget`."""
         state, wanted = self._state, set(keys)
         if undo:
-            freed = same_rows(state.erased, wanted)
-            self._state = replace(state, forgotten=state.forgotten - freed)
+            self._free(wanted)
             return
         wanted -= state.forgotten
         members = [member for those in self._index.members.values() for member in those]
@@ -268,6 +267,21 @@ class Change:
                 if rows.overlap(key, one)
             ]
         )
+
+    def _free(self, wanted: set[str]) -> None:
+        """Allow partitions, and the parts of files, to be read again."""
+        state = self._state
+        parts = {key for key in state.forgotten if file_of(key) in wanted}
+        freed = same_rows(state.erased, wanted | parts)
+        for other in sorted(state.forgotten - freed):
+            rows = Rows({other: ()})
+            kept = sorted(key for key in wanted if rows.overlap(key))
+            if kept:
+                raise LedgerError(
+                    f"{kept[0]!r} holds rows of {other!r}, which is forgotten as a whole, so "
+                    f"nothing was allowed: give {other!r}."
+                )
+        self._state = replace(state, forgotten=state.forgotten - freed)
 
     def _latest(self, key: str, state: Manifest) -> tuple[str, ...]:
         """Fingerprints of the present or the last partition of a key."""

@@ -311,7 +311,8 @@ class Ledger(LedgerReader):
         Raises
         ------
         LedgerError
-            If a key is unknown, or an object could not be removed: then call it again.
+            If a key is unknown, only some rows of a forgotten partition are to be read again, or an
+            object could not be removed: then call it again.
         """
         if self._lock is None:
             with self.lock():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -265,6 +266,29 @@ def test_forgotten_rows_are_followed_through_changes(changes, local, world):
     ledger.forget(["old/a"], undo=True)
     assert ledger.forgotten == set()
     assert len(ledger.compare(present).new) == 2
+
+
+def test_undo_of_a_file_covers_its_parts(local, world):
+    parts = [stored(world, f"old/a[{n}:{n + 1}]", n + 1) for n in range(4)]
+    with local.lock():
+        local.commit(added=parts)
+    local.forget(["old/a[0:1]", "old/a[2:3]"])
+    local.forget(["old/a"], undo=True)
+    assert local.forgotten == set()
+    assert len(local.compare([part for part, _ in parts]).new) == 2
+
+
+@pytest.mark.parametrize(("whole", "part"), [("a", "a[1:2]"), ("a[0:2]", "a[1:2]")])
+def test_undo_of_rows_of_a_forgotten_partition_is_refused(local, world, whole, part):
+    with local.lock():
+        local.commit(added=[stored(world, part, 1)])
+        local.commit(removed=[part], added=[stored(world, whole, 2)])
+    local.forget([whole])
+    with pytest.raises(LedgerError, match=re.escape(repr(whole))):
+        local.forget([part], undo=True)
+    assert whole in local.forgotten
+    local.forget([whole], undo=True)
+    assert local.forgotten == set()
 
 
 def test_other_parts_of_a_file_are_not_forgotten_with_a_new_name(local, world):
