@@ -22,6 +22,7 @@ def sketches():
                     missing = np.where(x > 2.0, np.nan, x).astype(raw)
                     partial_sketch(missing, feature_map, nan_policy="available")
             decode(sketch, 2, refine="efficient", threads=1)
+        partial_sketch(1e6 * x, feature_map)  # far from the center
         for n_features in (1, 2, 3, 12):
             feature_map = FeatureMap(n_features, 60, scale=1.0, dtype=dtype)
             partial_sketch(np.ones((200, n_features), dtype), feature_map, sample=10)

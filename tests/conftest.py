@@ -61,6 +61,21 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.path.name not in LONGEST)
 
 
+class OnlyDoctests:
+    """Leave out modules without doctests, since each worker would import all benchmarks."""
+
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        path = collection_path
+        if path.suffix != ".py" or path.name.startswith("test_") or path.is_dir():
+            return None
+        return None if b">>>" in path.read_bytes() else True
+
+
+def pytest_configure(config):
+    """Register a plugin for all folders: the hooks of this file are for the tests alone."""
+    config.pluginmanager.register(OnlyDoctests())
+
+
 # Thousands of tests are collected in two thirds of the time without the collector of garbage, which
 # need not look at them later either.
 gc.disable()

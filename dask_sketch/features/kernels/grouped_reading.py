@@ -101,7 +101,6 @@ def _reader(raw_kind: str, dtype: str, incomplete: bool = False) -> Callable[...
     width, pitch, real = elements_of(dtype), pitch_of(dtype), getattr(np, raw_kind)
     one, finer = 2.0 ** FRACTION[dtype], 2.0 ** (FRACTION[dtype] + FINER[dtype])
     mark, gaps = SOURCE_MARK, int(incomplete)
-    weight_type = np.float64 if incomplete else getattr(np, dtype)
 
     def read(  # type: ignore[no-untyped-def]
         values, scratch, order, mantissas, weighted, starts, lengths, groups, shifts, begin,
@@ -192,22 +191,20 @@ def _reader(raw_kind: str, dtype: str, incomplete: bool = False) -> Callable[...
             begun = starts[begin + k]
             counts = np.zeros(N_EXPONENTS, np.int64)
             counts[shift // BINADES] = length
-            mine = np.ones(length, weight_type)
+            mine = np.ones(length)
             if weighted:
                 for i in range(length):  # compiles faster than an assignment to a slice
                     mine[i] = mantissas[begun + i]
             raw, rows = values.view(real).reshape(-1, d), order[begun : begun + length]
-            if gaps:  # copied in the same types for all types of rows: one function is compiled
-                filled, here = np.empty((length, d)), np.empty(length, np.uint32)
-                for i in range(length):
-                    here[i] = i
-                    for f in range(d):
-                        given = np.float64(raw[rows[i], f])
-                        filled[i, f] = given if math.isfinite(given) else center[f]
-                refused = add_far(filled, mine, here, counts, center, scale, first[g], second[g])
-                refused = np.int64(rows[refused]) if refused >= 0 else refused
-            else:
-                refused = add_far(raw, mine, rows, counts, center, scale, first[g], second[g])
+            # copied in the same types for all types of rows: one function is compiled
+            filled, here = np.empty((length, d)), np.empty(length, np.uint32)
+            for i in range(length):
+                here[i] = i
+                for f in range(d):
+                    given = np.float64(raw[rows[i], f])
+                    filled[i, f] = given if math.isfinite(given) else center[f]
+            refused = add_far(filled, mine, here, counts, center, scale, first[g], second[g])
+            refused = np.int64(rows[refused]) if refused >= 0 else refused
             if refused != -1:
                 return REFUSED, refused
         return 0, 0

@@ -155,10 +155,12 @@ class RowReader:
             )  # fmt: skip
             omitted += more
         if refused == DISTANT:
-            refused = _adder(raw.dtype.name, self.weights.dtype.name)(
-                raw, self.weights, order, counts[:-1], self.center, self._scale, self._first,
-                self._second,
-            )  # fmt: skip
+            used = self.weights[: counts[:-1].sum()].astype(np.float64, copy=False)
+            with np.errstate(invalid="ignore"):  # signalling NaN in float32
+                raw = raw.astype(np.float64, copy=False)
+            refused = _adder()(
+                raw, used, order, counts[:-1], self.center, self._scale, self._first, self._second
+            )
         if refused == OVERFLOW:
             raise CapacityError(
                 "the moments of the features are larger than a sketch holds exactly: a total "
@@ -221,11 +223,10 @@ def _taker(raw: str, dtype: str) -> Callable[..., tuple[int, int]]:
 
 
 @compiled_once
-def _adder(raw: str, dtype: str) -> Callable[..., int]:
-    """Compile the loop that adds the moments of distant rows."""
-    real = numba.from_dtype(np.dtype(dtype))
+def _adder() -> Callable[..., int]:
+    """Compile the loop that adds the moments of distant rows, which are converted to float64."""
     signature = types.int64(
-        _rows_of(raw), real[::1], _ORDER, _COUNTS, _GIVEN, _GIVEN, _WORDS, _WORDS
+        _rows_of("float64"), _VECTOR, _ORDER, _COUNTS, _GIVEN, _GIVEN, _WORDS, _WORDS
     )
     # a plain function where numba is switched off
     return _compiled(signature, getattr(add_far, "py_func", add_far))
