@@ -386,8 +386,8 @@ def drift(
     JOB is a job file, whose table `[drift]` has the defaults, or the path or URL of a ledger. Ends
     with exit code 5 if there is a difference, and names the run of the last change.
     """
-    from dask_sketch.jobs.past_drift import since_when
-    from dask_sketch.jobs.verify import drift_settings, open_named
+    from dask_sketch.jobs.past_drift import find_last_change
+    from dask_sketch.jobs.verify import drift_settings, open_job_ledger
 
     given = _given(
         window=_window(window),
@@ -398,14 +398,14 @@ def drift(
         level=level,
         tolerance=tolerance,
     )
-    with open_named(job, storage_options) as ledger:
+    with open_job_ledger(job, storage_options) as ledger:
         settings = drift_settings(job) | given
         found = ledger.drift(**settings, seed=seed)
         since = None
         if found.is_different:
             unit, same = settings.get("unit", "partition"), settings.get("strata")
             dependent = settings.get("serial", False)
-            since = since_when(ledger, unit, same, seed, serial=dependent)
+            since = find_last_change(ledger, unit, same, seed, serial=dependent)
     values = {"since": None if since is None else since.as_dict()}
     run.answer(found.as_dict() | values, repr(found) + ("" if since is None else f"\n\n{since}"))
     if found.is_different:

@@ -144,9 +144,9 @@ def history(run: Run, job: str, last: int, storage_options: dict[str, Any] | Non
     A run that failed or was killed has no record: partitions that it had committed count for the
     next one. The last line is the failure of the last run, if it failed.
     """
-    from dask_sketch.jobs.verify import open_named, records_text
+    from dask_sketch.jobs.verify import open_job_ledger, records_text
 
-    with open_named(job, storage_options) as ledger:
+    with open_job_ledger(job, storage_options) as ledger:
         records = ledger.history()[-last:]
         forgotten, quarantined = sorted(ledger.forgotten), dict(ledger.quarantined)
         damage, failure = ledger.damage, ledger.failure
@@ -188,9 +188,9 @@ def forget(
     new ones. The data itself is not touched. Random rows of the partitions are removed too. A file
     that is renamed, moved or copied is another one, and is read.
     """
-    from dask_sketch.jobs.verify import open_named
+    from dask_sketch.jobs.verify import open_job_ledger
 
-    with open_named(job, storage_options) as ledger:
+    with open_job_ledger(job, storage_options) as ledger:
         before, forgotten = len(ledger.entries), len(ledger.forgotten)
         ledger.forget(keys, undo=undo)
         result = {

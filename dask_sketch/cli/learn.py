@@ -166,14 +166,20 @@ def predict(
     refuse_existing_file(output, overwrite, options, model, data)
     fitted = open_any(model, storage_options=options)
     if level is not None and not isinstance(fitted, DistributionRegressor):
-        raise InputError(f"level={level:g}: {model} has no intervals.", parameter="level")
+        raise InputError(
+            f"level={level:g}: {model} has no intervals; leave it out.", parameter="level"
+        )
     if probabilities and not hasattr(fitted, "predict_proba"):
-        raise InputError(f"{model} has no probabilities.", parameter="probabilities")
+        raise InputError(
+            f"probabilities: {model} has none; leave the option out.", parameter="probabilities"
+        )
     if isinstance(fitted, (DistributionRegressor, DistributionClassifier)):
         frames = iter([_of_groups(run, fitted, data, opening, level, probabilities)])
     elif hasattr(fitted, "predict") or isinstance(fitted, PrincipalComponents):
         if opening.pop("groups") is not None:
-            raise InputError(f"groups: {model} predicts for samples.", parameter="groups")
+            raise InputError(
+                f"groups: {model} predicts for samples; leave it out.", parameter="groups"
+            )
         opening = with_columns_of(fitted, opening, data)
         frames = _of_samples(run, fitted, data, opening, probabilities)
     else:
@@ -287,7 +293,9 @@ def read_column(
     if len(found) < len(table):
         twice = table[key][table[key].duplicated()]
         label = twice.iloc[0] if len(twice) else "a group"
-        raise InputError(f"key={key!r}: {path} has {label} twice.", parameter="key")
+        raise InputError(
+            f"key={key!r}: {path} has {label} twice; give one row for each group.", parameter="key"
+        )
     wanted = labels if labels.dtype.kind in "mM" else labels.tolist()
     values = {label: found[label] for label in wanted if label in found}
     for label, value in values.items():

@@ -226,7 +226,7 @@ def _row_of_matrices(
 
 
 def _require_suited(model: str, sketch: Sketch) -> None:
-    """Raise an error for a model that rows as those of the sketch do not have."""
+    """Raise an error for a model that does not suit the rows of the sketch."""
     normalize = sketch.feature_map.normalize
     if normalize and model not in ("dirac", "von-mises-fisher"):
         raise DecodeError(
@@ -235,7 +235,10 @@ def _require_suited(model: str, sketch: Sketch) -> None:
             "Gaussian mixture, divide the rows by their lengths before they are sketched."
         )
     if model == "von-mises-fisher" and sketch.feature_map.n_features < 2:
-        raise DecodeError(f"model={model!r} with 1 feature: directions have at least two.")
+        raise DecodeError(
+            f"model={model!r} with 1 feature: directions have at least two. Sketch more features, "
+            "or decode another model."
+        )
     if model == "von-mises-fisher" and not normalize:
         raise DecodeError(
             f"model={model!r} with a feature map with normalize=False: sketch with a feature map "
@@ -248,7 +251,7 @@ def _require_suited(model: str, sketch: Sketch) -> None:
 def _require_alike(sketch: Sketch) -> None:
     """Raise an error for one variance of features that have very different scales.
 
-    Hardly any frequency sees a component that is far wider than the narrowest feature.
+    A component that is far wider than the narrowest feature has no effect on most frequencies.
     """
     deviations = np.sqrt(sketch.extent[1])
     varies = np.flatnonzero(deviations > 0.0)
@@ -303,7 +306,7 @@ def _pilot_knows(sketch: Sketch, model: str, n_components: int | None) -> bool:
     return model == "gaussian" and nearby_mixture(sketch) is not None
 
 
-def beside_default(n_components: int | None, options: Mapping[str, Any]) -> tuple[str, ...]:
+def non_default_arguments(n_components: int | None, options: Mapping[str, Any]) -> tuple[str, ...]:
     """Names of the arguments that keep :func:`decode` from comparing with maximum likelihood.
 
     Parameters
@@ -315,7 +318,7 @@ def beside_default(n_components: int | None, options: Mapping[str, Any]) -> tupl
 
     Examples
     --------
-    >>> beside_default(None, {"method": "cl-omp", "merge": False})
+    >>> non_default_arguments(None, {"method": "cl-omp", "merge": False})
     ('n_components', 'method')
     """
     given = {name: options.get(name) for name in _NOT_DEFAULT}  # arrays and models among them
@@ -432,7 +435,9 @@ def _box(bounds: str | ArrayLike | None, sketch: Sketch) -> Array | None:
     try:
         box = np.asarray(bounds, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise DecodeError(f"bounds={bounds!r} is not an array of numbers.") from error
+        raise DecodeError(
+            f"bounds={bounds!r} is not an array of numbers: give shape (2, {d}), or 'data'."
+        ) from error
     if box.shape != (2, d):
         raise DecodeError(
             f"bounds has shape {box.shape}; for n_features={d} give (2, {d}): lowest, highest."
@@ -440,8 +445,8 @@ def _box(bounds: str | ArrayLike | None, sketch: Sketch) -> Array | None:
     if not (box[0] < box[1]).all():
         feature = int(np.argmin(box[0] < box[1]))
         raise DecodeError(
-            f"bounds of feature {feature} are {box[0, feature]:g} and {box[1, feature]:g}: the "
-            "lowest must be below the highest."
+            f"bounds of feature {feature} are {box[0, feature]:g} and {box[1, feature]:g}: give "
+            "a lowest mean below the highest."
         )
     return box
 
@@ -449,8 +454,8 @@ def _box(bounds: str | ArrayLike | None, sketch: Sketch) -> Array | None:
 def _require_enough(problem: Problem, n_each: int) -> None:
     """Raise an error for more parameters than numbers, or more components than samples.
 
-    With fewer than two frequencies for each parameter, a warning: estimation breaks down there
-    (section 5.5), and with five it is safe.
+    Warn of fewer than two frequencies for each parameter: estimation breaks down there (section
+    5.5), and is safe with five.
     """
     d, m = problem.n_features, problem.n_frequencies
     n_components = problem.n_components or 1

@@ -15,8 +15,9 @@ spread``, together with an envelope ``g`` that all its atoms share:
   the covariances of the pairs of features; ``q = n_features (n_features + 1) / 2``;
 - ``"tied"``: the same, for fits whose components share their matrix;
 - ``"scaled"``: a multiple of the variances that the frequency distribution expects in each feature;
-  ``q = 1``. It is isotropic if the distribution is. It is no model of :func:`dask_sketch.decode`:
-  densities of many atoms consist of it, so that the units of features do not matter.
+  ``q = 1``. It is isotropic if the distribution is. It is not a model of
+  :func:`dask_sketch.decode`: densities of many atoms consist of it, so that the units of features
+  do not matter.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ Array = npt.NDArray[np.float64]
 FAMILIES = (*ATOMS, "scaled", "full", "tied")
 
 # Variances are kept above this fraction of the mean component variance of the frequency
-# distribution, or of the variance of the data if that is less. The paper's bound is 1e-15
-# (sec. 5.3), a numerical guard. On data that is no mixture of Gaussians, least squares then makes
-# components of almost no width, which cost nothing in the sketch and much in likelihood, and
-# frequencies sampled for one variance say little about a variance ten times smaller. On speech
-# (d=12, K=64, m=4000) floors of 0.02, 0.05, 0.1 and 0.3 end at -40.82, -40.79, -40.68 and -40.57
-# nats per held-out frame.
+# distribution, or of the variance of the data if that is less. The paper's bound is 1e-15 (sec.
+# 5.3), a numerical guard. If the data is not a mixture of Gaussians, least squares makes components
+# of almost no width, which cost nothing in the sketch and much in likelihood; and frequencies
+# sampled for one variance say little about a variance ten times smaller. On speech (d=12, K=64,
+# m=4000) floors of 0.02, 0.05, 0.1 and 0.3 end at -40.82, -40.79, -40.68 and -40.57 nats per
+# held-out frame.
 VARIANCE_FLOOR = 0.1
 _MAX_PLACES = 1e5  # atoms that are too many to cover the range of the data
 _LARGEST_FALL, _LARGEST_RISE = 0.3, 10.0  # of a variance in one step; the rise, of a matrix

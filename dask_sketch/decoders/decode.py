@@ -12,8 +12,8 @@ from typing import Any, overload
 from numpy.typing import ArrayLike
 
 from dask_sketch.decoders.arguments import (
-    beside_default,
     check_problem,
+    non_default_arguments,
     require_callables,
     without_few_rows,
 )
@@ -332,7 +332,7 @@ def _decode_sketch(
     n_threads = default_n_threads()
     if threads is not None:
         n_threads = require_integer("threads", threads, 1, DecodeError)
-    _state_long_search(problem)
+    _log_long_search(problem)
     n_reports = problem.replicates * method.count_reports(problem)
     n_reports += 0 if problem.refine is None else N_ROUNDS
     # One BLAS thread: the matrices are small, so that more threads are slower (3 times at 64
@@ -359,13 +359,13 @@ def _decode_sketch(
             return _wrapped(problem, solution, reporter.trace, time.perf_counter() - begun)
     warn_of_misfit(
         sketch, solution.weights, solution.means, solution.shapes, solution.cost,
-        solution.noise_level, beside_default(n_components, options),
+        solution.noise_level, non_default_arguments(n_components, options),
         compared=solution.score is not None, regularized=solution.message.endswith(REGULARIZED),
     )  # fmt: skip
     return _wrapped(problem, solution, reporter.trace, time.perf_counter() - begun)
 
 
-def _state_long_search(problem: Problem) -> None:
+def _log_long_search(problem: Problem) -> None:
     """Log the expected time of a search before it begins, if it is long."""
     if (
         problem.method not in _SEARCHES
@@ -387,7 +387,7 @@ def _state_long_search(problem: Problem) -> None:
         )
 
 
-def _state_long_group(group: SketchGroup, seconds: float) -> None:
+def _log_long_group(group: SketchGroup, seconds: float) -> None:
     """Log the expected time of the other groups, if it is long, by the seconds of one."""
     left = (len(group) - _TIMED_GROUP) * seconds
     if left > _LONG:
@@ -423,7 +423,7 @@ def _decode_group(
             for warning in caught:
                 warn_user(f"{names[label]}: {warning.message}", warning.category)
             if len(found) == _TIMED_GROUP:
-                _state_long_group(group, time.perf_counter() - begun)
+                _log_long_group(group, time.perf_counter() - begun)
         return found
     # warnings are not named there: threads of an executor cannot record their own
     threads = 1 if threads is None else threads

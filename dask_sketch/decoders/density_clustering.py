@@ -1,11 +1,11 @@
 """Centroids by way of a density: fit more atoms than centroids, then partition them by k-means.
 
-Ours, in none of the papers. Points are biased if clusters have width, and one atom for each
-centroid is not enough if clusters are not Gaussian: the risk of k-means depends on long tails and
-local concentrations that a mixture of as many atoms as centroids cannot follow. Therefore a density
-of three Gaussian atoms for each centroid is fitted to the sketch and to the moments of the data
-that it carries, and the centroids are those of k-means on that density. Variances of an atom are a
-multiple of those that the frequency distribution expects in each feature. On MNIST's spectral
+This method is in none of the papers. Points are biased if clusters have width, and one atom for
+each centroid is not enough if clusters are not Gaussian: the risk of k-means depends on long tails
+and local concentrations, which a mixture of as many atoms as centroids cannot follow. Therefore a
+density of three Gaussian atoms for each centroid is fitted to the sketch and to the moments of the
+data that it carries, and the centroids are those of k-means on that density. Variances of an atom
+are a multiple of those that the frequency distribution expects in each feature. On MNIST's spectral
 features (k = 10, m = 500, scale 2) one, two, three and four atoms for each centroid have a median
 risk of 1.58, 1.10, 1.07 and 1.05 times that of Lloyd's algorithm on all samples.
 """

@@ -72,7 +72,7 @@ class DirectionTransforms:
 
     @classmethod
     def of(cls, frequencies: Array) -> DirectionTransforms:
-        """Functions without concentrations that frequencies cannot tell from points.
+        """Functions up to the concentration that frequencies can distinguish from points.
 
         Parameters
         ----------

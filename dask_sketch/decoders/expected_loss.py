@@ -1,6 +1,6 @@
 """Expected loss of a mixture that agrees with a sketch, because of the noise of the sketch.
 
-A sketch of few samples hardly determines components of small weight, or many parameters.
+A sketch of few samples determines components of small weight, or many parameters, poorly.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ class FactorObjective(Objective):
     model : str
         Covariance type, ``"low-rank:r"``.
     box, covariance : None
-        Not taken, as those of other families.
+        Not supported.
     variance_floor, threads
         Arguments of :class:`~dask_sketch.decoders.objective.Objective`.
     """

@@ -79,7 +79,8 @@ def decode_latent_classes(
     n_components, start, refine, seed, replicates, variance_floor
         Arguments of :func:`dask_sketch.decode`.
     others
-        Its other arguments, which have no meaning here and must have their defaults.
+        Other arguments of :func:`dask_sketch.decode`, which do not apply here and must have their
+        defaults.
 
     Raises
     ------

@@ -94,7 +94,8 @@ def principal_components(
         number = require_integer("n_components", n_components, 1)
         if number > largest:
             raise InputError(
-                f"n_components={number} must be between 1 and min(n_samples, n_features)={largest}."
+                f"n_components={number}: give a number from 1 to min(n_samples, "
+                f"n_features)={largest}."
             )
     with one_blas_thread():
         if moments.grid.n_columns is not None:
@@ -206,8 +207,9 @@ def _nystroem(products: Array, test: Array) -> tuple[Array, Array]:
         vectors, singular, _ = np.linalg.svd(root.T, full_matrices=False)
         return vectors, np.maximum(singular**2 - shift, 0.0)
     raise DecodeError(
-        "the products with the test matrix are those of no covariance matrix: parts were "
-        "subtracted that had not been added, or the file is damaged."
+        "moments: their products with the test matrix are not those of a covariance matrix, "
+        "because parts were subtracted that had not been added, or the file is damaged. Compute "
+        "them again."
     )
 
 

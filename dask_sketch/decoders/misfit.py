@@ -67,8 +67,8 @@ _WIDE = 1e13  # ratio of variances beyond which rounding may make a matrix singu
 def mean_log_likelihood(rows: Array, weights: Array, mixture: tuple[Array, Array, Array]) -> float:
     """Weighted mean log-likelihood of rows under a mixture of Gaussians, in nats.
 
-    Variances count as at least those that :func:`fit_mixture` allows: a model of point masses is
-    not the better for making them thinner.
+    Variances count as at least those that :func:`fit_mixture` allows, so that thinner point masses
+    do not make a model better.
 
     Parameters
     ----------
@@ -103,12 +103,13 @@ def is_explained(
     noise_level: float,
     loss: float,
 ) -> bool:
-    """Whether a fit to the sketch tells more of the data than rows simulated from the pilot do.
+    """Whether a fit to the sketch says more about the data than rows simulated from the pilot.
 
-    A cost that noise explains is no proof: with many components, or few samples, so has a mixture
-    of much smaller likelihood. If the data is such a mixture, the fit differs from the mixture of
-    the pilot by what the numbers of their rows explain, or the pilot has a much greater cost and no
-    components that are too narrow for the sketch, such as values that many rows share.
+    A cost that noise explains does not prove this: with many components, or few samples, a mixture
+    of much smaller likelihood has such a cost too. If the data is such a mixture, the fit differs
+    from the mixture of the pilot by what the numbers of their rows explain, or the pilot has a much
+    greater cost and no components that are too narrow for the sketch, such as values that many rows
+    share.
 
     Parameters
     ----------
@@ -144,11 +145,11 @@ def warn_of_misfit(
     variances: Array | None,
     cost: float,
     noise_level: float,
-    beside_default: Collection[str] = (),
+    non_default_arguments: Collection[str] = (),
     compared: bool = False,
     regularized: bool = False,
 ) -> None:
-    """Warn if the rows of the sample, or the pilot of the map, speak for a simpler model.
+    """Warn if a simpler model is better for the rows of the sample, or those of the pilot.
 
     Without a sample, rows are simulated from the mixture of the pilot, and no comparison is made
     where noise explains the cost, or the sketch is of other data than the pilot.
@@ -162,7 +163,7 @@ def warn_of_misfit(
         variances, and None for centroids.
     cost, noise_level
         Cost of the model, and noise level of the sketch.
-    beside_default
+    non_default_arguments
         Names of the arguments of :func:`dask_sketch.decode` that keep it from a comparison with
         maximum likelihood; ``"n_components"`` where it was not given.
     compared
@@ -200,7 +201,7 @@ def warn_of_misfit(
     else:
         if pilot is None and variances is not None and not regularized:
             if not compared:
-                remedy = _remedy(sketch, len(weights), beside_default)
+                remedy = _remedy(sketch, len(weights), non_default_arguments)
                 _warn_of_cost(sketch, cost, noise_level, remedy)
             elif cost > _EXPLAINED * noise_level:
                 _warn_of_few_rows(sketch)
@@ -208,12 +209,12 @@ def warn_of_misfit(
             _warn_of_range(sketch, weights, means, _diagonals(variances), _OUT_OF_RANGE, remedy)
         return
     if variances is None:
-        remedy = _remedy(sketch, len(weights), beside_default, "centroids")
+        remedy = _remedy(sketch, len(weights), non_default_arguments, "centroids")
         error = _warn_of_centroids(means, rows, masses, remedy)
         if not sketch.feature_map.normalize:
             warn_of_missing_rows(sketch, means, error)
     else:
-        remedy = _remedy(sketch, len(weights), beside_default, has_pilot=pilot is not None)
+        remedy = _remedy(sketch, len(weights), non_default_arguments, has_pilot=pilot is not None)
         found = _compared((weights, means, variances), pilot, rows, masses)
         if found is not None:
             _warn_of_mixture(sketch, (weights, means, variances), found, cost, noise_level, remedy)
@@ -506,14 +507,14 @@ def _squared_distances(rows: Array, centers: Array) -> Array:
 
 
 def _map_remedy(sketch: Sketch) -> str:
-    """Advice on the feature map of a sketch that its pilot tells nothing of."""
+    """Advice on the feature map of a sketch about which its pilot says nothing."""
     return _WITHOUT_PILOT if sketch.feature_map.pilot is None else _OF_OTHER_DATA
 
 
 def _remedy(
     sketch: Sketch,
     n_components: int,
-    beside_default: Collection[str],
+    non_default_arguments: Collection[str],
     result: str = "mixture",
     *,
     has_pilot: bool = False,
@@ -521,9 +522,9 @@ def _remedy(
     """Advice for a model that a rival beats: first the defaults of :func:`dask_sketch.decode`."""
     steps = []
     if sketch.sample is not None or has_pilot:
-        if "n_components" in beside_default:
+        if "n_components" in non_default_arguments:
             steps.append(f"with n_components={n_components}, or another number,")
-        others = [name for name in beside_default if name != "n_components"]
+        others = [name for name in non_default_arguments if name != "n_components"]
         if others:
             steps.append(f"without {' and '.join(others)},")
     if sketch.sample is not None:

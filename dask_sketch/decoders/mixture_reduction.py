@@ -1,11 +1,11 @@
 """Mixtures by way of a finer density: fit more atoms than components, then reduce them.
 
 If the data is a mixture of as many Gaussians as are asked for, least squares finds them. If it is
-not, as speech is not, least squares and maximum likelihood disagree about the components that
-represent it best: the first weighs errors of the density by its square, and puts atoms where the
-data is densest; the second weighs them by mass, and covers all of it. The sketch knows more of the
-data than either answer shows: on 64 generated voices (K = 64, d = 12, m = 10,000), the residual of
-64 Gaussians is ten times the noise.
+not, such as speech, least squares and maximum likelihood disagree about the components that
+represent it best: least squares weighs errors of the density by its square, and puts atoms where
+the data is densest; maximum likelihood weighs them by mass, and covers all of the data. The sketch
+holds more about the data than either solution shows: on 64 generated voices (K = 64, d = 12, m =
+10,000), the residual of 64 Gaussians is ten times the noise.
 
 Therefore the number of atoms is doubled until noise explains the residual of the sketch. Each atom
 has one parameter for its width, so that there can be many. The components are those of greatest

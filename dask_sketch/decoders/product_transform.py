@@ -86,7 +86,7 @@ class ProductTransform:
         return ProductMixture(special.softmax(weights), means * self._unit, np.exp(logs), shares)
 
     def _clip(self, theta: Array) -> Array:
-        """Parameters whose logarithms are bounded, so that none is lost."""
+        """Parameters with bounded logarithms, so that each can grow again."""
         mixture = self.unpack(theta)
         return self.pack(mixture)
 

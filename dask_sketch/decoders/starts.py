@@ -71,7 +71,7 @@ class Start:
 
 
 def model_of_start(start: object, model: str | None) -> str | None:
-    """Name of the model of another family that a start is of, unless another name is given.
+    """Name of the model of a start that is neither Gaussian nor centroids, unless one is given.
 
     Parameters
     ----------
@@ -199,7 +199,7 @@ def ascend_correlation(
 
 
 def pilot_mixture(sketch: Sketch, reach: float = _SAME) -> PilotMixture | None:
-    """Mixture of the pilot rows; None if there is none, or the sketch is of other data.
+    """Mixture of the pilot rows; None if there is no pilot, or the sketch is of other data.
 
     A sketch of one group, or of later data, differs in its means or variances, and in more of its
     frequencies than noise explains. A private sketch holds no means.
@@ -236,7 +236,7 @@ def pilot_mixture(sketch: Sketch, reach: float = _SAME) -> PilotMixture | None:
 
 
 def pilot_clusters(sketch: Sketch, n_components: int | None) -> Clusters | None:
-    """Clusters of the pilot rows; None if there are not so many, or the sketch is of other data.
+    """Clusters of the pilot rows; None if their number is another, or the sketch is of other data.
 
     Parameters
     ----------

@@ -107,12 +107,13 @@ def error_rates(
         )
     if not np.isfinite(values).all():
         raise InputError(
-            f"scores holds {np.count_nonzero(~np.isfinite(values))} that are not finite."
+            f"scores holds {np.count_nonzero(~np.isfinite(values))} that are not finite: leave "
+            "these trials out."
         )
     if kinds.all() or not kinds.any():
         raise InputError(
-            f"targets holds {np.count_nonzero(kinds)} target trials of {len(kinds)}: both kinds "
-            "are needed."
+            f"targets holds {np.count_nonzero(kinds)} target trials of {len(kinds)}: give "
+            "trials of both kinds."
         )
     miss, false_alarm, thresholds = _curve(kinds, values)
     draws = None

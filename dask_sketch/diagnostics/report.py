@@ -164,7 +164,9 @@ def write_report(
         raise InputError("sketch=None, model=None: a report needs one of them, or both.")
     labels = [f"feature {k}" for k in range(about.n_features)] if names is None else list(names)
     if len(labels) != about.n_features:
-        raise InputError(f"names has {len(labels)} names for {about.n_features} features.")
+        raise InputError(
+            f"names has {len(labels)} names for {about.n_features} features: give one for each."
+        )
     found = diagnostics
     if found is None and sketch is not None and model is not None:
         found = diagnose(model, sketch, heldout)

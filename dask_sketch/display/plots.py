@@ -218,7 +218,7 @@ def plot_components(
     if len(features) != 2 or not all(0 <= feature < d for feature in features):
         raise InputError(f"features={features!r}: give two numbers from 0 to {d - 1}.")
     if names is not None and len(names) != d:
-        raise InputError(f"names has {len(names)} names for {d} features.")
+        raise InputError(f"names has {len(names)} names for {d} features: give one for each.")
     ax = new_axes(ax)
     pair = list(features)
     shown = None if rows is None else rows[:, pair]

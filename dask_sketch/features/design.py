@@ -139,7 +139,10 @@ def whitening_matrix(
         return np.diag(1.0 / deviation)
     values, vectors = np.linalg.eigh(np.atleast_2d(np.cov(samples.T)))
     if values[0] <= 1e-12 * values[-1]:
-        raise InputError("the features are linearly dependent: full whitening is not possible.")
+        raise InputError(
+            "whitening='full': the features are linearly dependent in the pilot samples. Leave "
+            "some of them out, or pass whitening='diagonal'."
+        )
     return np.asarray((vectors / np.sqrt(values)) @ vectors.T)
 
 
@@ -178,7 +181,10 @@ def require_design_arguments(
         if value is not None or name == "n_pilot":
             require_integer(name, value, minimum)
     if n_frequencies is None and n_components is None and task != "comparison":
-        raise InputError("give n_frequencies, or n_components for the default of 5(2d+1)K.")
+        raise InputError(
+            "n_frequencies=None, n_components=None: give one. With n_components there are 5(2d+1)K "
+            "frequencies by default."
+        )
     if task not in TASKS:
         raise InputError(f"task={task!r}: choose 'mixture', 'clustering', 'comparison' or 'pca'.")
     if n_columns is not None:

@@ -76,9 +76,9 @@ class FeatureMap:
         the same names in another order, are refused, and so are sketches of them.
     normalize
         Whether the pass divides each row by its Euclidean length first, so that the sketch is that
-        of the directions of the rows: of points on the unit sphere. All other arguments are then in
-        the units of these. Rows of zeros have no direction, and are refused or left out as rows
-        with NaN are (``nan_policy``).
+        of the directions of the rows, which are points on the unit sphere. All other arguments are
+        then in the units of these points. Rows of zeros have no direction, and are refused or left
+        out like rows with NaN (``nan_policy``).
     categories
         Levels of categorical features, in order: by the name of the feature, or by its number in
         data without names. Rows hold the codes of the levels, ``0`` to ``L - 1``; frames hold the
@@ -445,7 +445,7 @@ class FeatureMap:
             if found["schema"] != "dask-sketch/feature-map" or found["version"] != 1:
                 raise ArtifactError(
                     f"schema {found['schema']!r} version {found['version']!r} is not a feature "
-                    "map that this version reads."
+                    "map that this version reads: give the file of a feature map, or upgrade."
                 )
             feature_map = cls.from_spec(json.dumps(found["spec"]), str(found["digest"]))
             if found.get("pilot") is not None:

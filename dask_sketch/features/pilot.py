@@ -484,7 +484,10 @@ def fit_pilot(rows: Array, n_components: int, seed: int = 0) -> PilotMixture:
     center, deviation = rows.mean(axis=0), rows.std(axis=0)
     if not (deviation > 0.0).all():
         constant = np.flatnonzero(~(deviation > 0.0)).tolist()
-        raise InputError(f"features {constant} do not vary: a mixture has no width there.")
+        raise InputError(
+            f"features {constant} do not vary, so that a mixture has no width there: leave them "
+            "out."
+        )
     # imported here because the import takes a second, and few callers need it
     from sklearn.mixture import GaussianMixture
 

@@ -126,7 +126,7 @@ def estimate_scale(
     except (TypeError, ValueError) as error:
         raise InputError(f"samples is not an array of numbers: {error}") from error
     if x.ndim != 2 or len(x) < 2 or not x.shape[1]:
-        raise InputError(f"samples has shape {x.shape}: at least two rows are needed for a scale.")
+        raise InputError(f"samples has shape {x.shape}: give at least two rows for a scale.")
     if not np.isfinite(x).all():
         raise InputError("samples holds NaN or infinite values; the scale needs finite ones.")
     x = x - x.mean(axis=0)
@@ -280,11 +280,11 @@ def clustering_scale(pilot: ArrayLike, n_components: int, *, seed: int = 0) -> f
         raise InputError(f"pilot is not an array of numbers: {error}") from error
     if x.ndim != 2 or len(x) <= n_components or not x.shape[1]:
         raise InputError(
-            f"pilot has shape {x.shape}: for n_components={n_components} more than {n_components} "
-            "rows are needed."
+            f"pilot has shape {x.shape}: for n_components={n_components} give more than "
+            f"{n_components} rows."
         )
     if not np.isfinite(x).all():
-        raise InputError("pilot holds NaN or infinite values; the scale needs finite ones.")
+        raise InputError("pilot holds NaN or infinite values: leave these rows out.")
     risk = kmeans(x, n_components, seed=seed).inertia
     spread = float(np.square(x - x.mean(axis=0)).sum(axis=1).mean())
     if risk > 1e-12 * spread:

@@ -102,7 +102,9 @@ def positive_variances(value: Any, n_features: int) -> Array:
             f"or (n_distributions, {n_features})."
         )
     if not (np.isfinite(out).all() and (out > 0).all()):
-        raise InputError("covariances holds values that are not positive and finite.")
+        raise InputError(
+            "covariances holds values that are not positive and finite: give variances."
+        )
     return frozen(out)
 
 
@@ -168,7 +170,7 @@ def distinct_names(value: Any, n_features: int) -> tuple[str, ...]:
     if not all(isinstance(name, str) for name in names) or len(set(names)) != n_features:
         raise InputError(f"feature_names={value!r}: give {n_features} different names.")
     if len(names) != n_features:
-        raise InputError(f"feature_names={value!r}: two are the same.")
+        raise InputError(f"feature_names={value!r}: give {n_features} names, each once.")
     return names
 
 
@@ -176,4 +178,4 @@ def _numbers(name: str, value: Any) -> Array:
     try:
         return np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{name}={value!r} is not an array of numbers: {error}.") from error
+        raise InputError(f"{name}={value!r}: give an array of numbers ({error}).") from error

@@ -213,7 +213,7 @@ def _add(parts: list[tuple[float, float]]) -> tuple[float, float]:
 def _ratio(found: tuple[float, float] | None) -> Any:
     total, weight = (0.0, 0.0) if found is None else found
     if not weight > 0:
-        raise InputError("x has no samples to score, or all of their weights are zero.")
+        raise InputError("x has no samples of positive weight to score: give at least one.")
     return np.asarray(total / weight)
 
 

@@ -114,8 +114,8 @@ def design(
         with ``covariance_type``, and with categorical columns 5 to 10 for each. A warning is issued
         if there are fewer.
     n_components
-        Number of components ``K`` that will be decoded; needed without ``n_frequencies``, but for
-        a comparison. For principal components, it is needed only with more than 5,000 features.
+        Number of components ``K`` that will be decoded; needed without ``n_frequencies``, except
+        for a comparison. For principal components, it is needed only with more than 5,000 features.
     n_columns
         Number of columns of the test matrix, for principal components of many features; see
         :func:`second_moments`. By default all second moments of up to 5,000 features, and
@@ -125,12 +125,12 @@ def design(
         with the distribution ``"gaussian"`` and the scale of
         :func:`dask_sketch.features.clustering_scale`; ``"comparison"`` for
         :func:`dask_sketch.distributions.compare`, with 512 frequencies of eight bandwidths, from
-        half of the small distances between samples to twice the large ones, up to a quarter of them
-        of single features (``"gaussian-marginals"``); or
-        ``"pca"`` for principal components, which has no frequencies: the result is the grid of
-        second moments, for :func:`sketch`, ``second_moments(like=...)`` and ledgers. It takes
-        ``n_components``, ``n_columns``, ``seed``, ``n_pilot``, ``nan_policy``, ``progress`` and
-        the arguments of :func:`open_samples`, and refuses all others.
+        half of the small distances between samples to twice the large ones, of which up to a
+        quarter use single features (``"gaussian-marginals"``); or ``"pca"`` for principal
+        components, which has no frequencies: the result is the grid of second moments, for
+        :func:`sketch`, ``second_moments(like=...)`` and ledgers. It takes ``n_components``,
+        ``n_columns``, ``seed``, ``n_pilot``, ``nan_policy``, ``progress`` and the arguments of
+        :func:`open_samples`, and refuses all others.
     distribution
         Distribution of the frequencies, see :class:`FeatureMap`. The default for mixtures is
         ``"sparse-sums"``, the fastest to sketch; with one feature, or under 20 frequencies for each
@@ -154,8 +154,8 @@ def design(
     dtype
         Precision of the features, ``"float32"`` or ``"float64"``.
     n_pilot
-        Number of pilot samples (the paper's ``n0``); for principal components fewer of more than
-        420 features.
+        Number of pilot samples (the paper's ``n0``). For principal components of more than 420
+        features, fewer are read.
     covariance_type
         Type of the covariances that will be decoded, as for :func:`decode`. With ``"full"``,
         ``"tied"`` and ``("low-rank", r)`` the default number of frequencies covers their parameters
@@ -163,21 +163,21 @@ def design(
         sketch can be decoded with any type.
     nan_policy
         Treatment of pilot samples with NaN or infinite values: ``"omit"`` leaves them out,
-        ``"raise"`` stops; ``"available"``, for a sketch with that policy, takes the values as
-        missing, and draws them from a mixture fitted to the observed values; with two to four
-        features the default distribution is then ``"sparse-sums"``. Other rows are not
-        checked here, since only a few chunks are read; see :func:`dask_sketch.sketch`, whose
-        default is ``"raise"``.
+        ``"raise"`` stops; ``"available"``, for a sketch with that policy, treats the values as
+        missing, and draws them from a mixture fitted to the observed values. With two to four
+        features the default distribution is then ``"sparse-sums"``. Other rows are not checked
+        here, since only a few chunks are read; see :func:`dask_sketch.sketch`, whose default is
+        ``"raise"``.
     normalize
-        Whether the feature map is for the directions of the rows: each is divided by its Euclidean
-        length in the pass. With ``task="clustering"`` for spherical k-means, whose centroids have
-        length one and whose predictions are those of greatest cosine.
+        Whether the feature map is for the directions of the rows: each row is divided by its
+        Euclidean length in the pass. With ``task="clustering"`` this is spherical k-means:
+        centroids have length one, and the predicted centroid is that of greatest cosine.
     categories
-        Categorical columns and their levels in order, as for :func:`open_samples`:
-        ``{"color": ["red", "blue"]}``; in place of the levels None for the categories of the type
-        of the column, or for booleans. By default the columns of a categorical type of pandas or
-        Arrow, and no others: text needs its levels here. The levels are part of the feature map;
-        :func:`decode` then gives a :class:`~dask_sketch.models.LatentClassMixture`.
+        Categorical columns and their levels in order, as for :func:`open_samples`: ``{"color":
+        ["red", "blue"]}``; in place of the levels None for the categories of the type of the
+        column, or for booleans. The default is the columns of a categorical type of pandas or
+        Arrow; text needs its levels here. The levels are part of the feature map; :func:`decode`
+        then gives a :class:`~dask_sketch.models.LatentClassMixture`.
     progress
         Whether to show a bar while chunks are read, in a notebook or on the standard error stream.
     weights, options
@@ -451,7 +451,8 @@ def _pick_rows(
         given = np.maximum(np.nan_to_num(given), 0.0)
         if len(given) != len(rows):
             raise InputError(
-                f"weights of {label} have length {len(given)}, the samples have {len(rows)} rows."
+                f"weights of {label} have length {len(given)}: give one for each of the "
+                f"{len(rows)} rows."
             )
         p = given / given.sum() if given.sum() > 0 else None
         n_rows = min(n_rows, int((given > 0).sum())) if p is not None else 0

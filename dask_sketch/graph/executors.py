@@ -187,7 +187,8 @@ class Cluster:
             if self._client.status == "running" and not isinstance(error, OSError):
                 raise  # an error of the task, not of the connection
             raise ClusterError(
-                f"the scheduler is lost: {type(error).__name__}: {error}."
+                f"the scheduler is lost ({type(error).__name__}: {error}): start it again, or "
+                "connect to another cluster."
             ) from error
 
 

@@ -69,16 +69,16 @@ def second_moments(
         eight columns for each component (Tropp et al. 2017). By default all second moments, of up
         to 5,000 features.
     like
-        Second moments, or their grid, to which these will be added, such as that of
-        ``design(x, task="pca")``. By default the grid of center and units is found from rows of
-        the first chunk, which is read at once.
+        Second moments to which these will be added, or their grid, such as that of ``design(x,
+        task="pca")``. By default the grid of center and units is computed from rows of the first
+        chunk, which is read at once.
     seed
         Seed of the test matrix, ``>= 0``.
     nan_policy
         Treatment of rows with NaN or infinite values: ``"raise"`` stops and names the row,
         ``"omit"`` leaves such rows out and counts them, ``"available"`` leaves out such values, so
-        that the covariance of two features is that of the rows that have both. That is right for
-        values that are missing at random; it takes four times as long.
+        that the covariance of two features is that of the rows that have both. This is valid for
+        values that are missing at random, and takes four times as long.
     split_every
         Maximum number of partial results that one task combines, ``>= 2``; the setting
         ``sketch.split-every`` by default, and 4 where they are larger than 4 MiB.
@@ -416,7 +416,7 @@ def _merged_groups(parts: list[_Grouped]) -> _Grouped:
 def _finished_groups(found: _Grouped | None, label: str, names: Any) -> dict[Any, SecondMoments]:
     """Second moments by label, as an object of Python if there is one."""
     if found is None or not len(found[0]):
-        raise InputError(f"{label} gave no samples: it has no rows with a label.")
+        raise InputError(f"{label} gave no samples: it has no rows with a label. Check groups.")
     labels, moments = found
     labels = labels if names is None else names[labels]
     keys = labels if labels.dtype.kind in "Mm" else labels.tolist()
@@ -433,6 +433,6 @@ def _finished(
         count, omitted = (0, 0) if found is None else (found.count, found.omitted)
         raise InputError(
             f"{label} gave no samples: it has {count:,} rows of weight zero, and {omitted:,} with "
-            "NaN or infinite values."
+            "NaN or infinite values. Check the input and its weights."
         )
     return found

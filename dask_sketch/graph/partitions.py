@@ -159,8 +159,8 @@ def stream(
         Numbers that identify each chunk, for a reduction that uses them, by the number of the
         chunk; that number alone by default.
     attempts
-        Number of times that a chunk is read before it counts as unreadable, ``>= 1``. Values that
-        are refused are not read again.
+        Number of times that a chunk is read before it counts as unreadable, ``>= 1``. Chunks with
+        refused values are not read again.
     backoff
         Seconds before the second try, ``>= 0``; twice as long before each further one. The client
         waits, and no thread of a worker.
@@ -218,7 +218,7 @@ def _require_arguments(
         raise InputError(f"in_flight={in_flight!r}: give at least one chunk.")
     if len(set(chosen)) < len(chosen) or not set(chosen) <= set(range(samples.n_chunks)):
         raise InputError(
-            f"chosen must be different numbers of chunks, 0 to {samples.n_chunks - 1} for "
+            f"chosen: give different numbers of chunks, from 0 to {samples.n_chunks - 1}, of "
             f"{samples.label}."
         )
 
@@ -475,7 +475,9 @@ class _Stream:
         """Send the tasks again that a scheduler has lost."""
         self._losses += 1
         if self._losses > self._attempts:
-            raise ClusterError(f"the connection to the scheduler was lost {self._losses} times.")
+            raise ClusterError(
+                f"the connection to the scheduler was lost {self._losses} times: check the network."
+            )
         self._executor.cancel(list(self._sent))
         self._ready.extend(self._sent.values())
         self._sent.clear()

@@ -34,7 +34,7 @@ from dask_sketch.graph.memory import (
 )
 from dask_sketch.graph.telemetry import log_calibration
 from dask_sketch.graph.tree import batch_chunks, count_merges
-from dask_sketch.sketching.accumulator import BLOCK_BYTES, block_rows, held_rows
+from dask_sketch.sketching.accumulator import BLOCK_BYTES, block_rows, buffered_rows
 from dask_sketch.sketching.arguments import require_feature_map, require_nan_policy
 from dask_sketch.sketching.moment_grid import MomentGrid
 from dask_sketch.sketching.partial import GATHERED
@@ -76,7 +76,7 @@ class Plan:
     n_threads
         Number of threads available.
     warnings
-        Reasons to change the input or the settings first.
+        Reasons to change the input or the settings before the pass.
     calibration
         Measured rates, if they were requested.
     groups
@@ -527,7 +527,7 @@ def _thread_memory(
     scratch = 2 * BLOCK_BYTES + 2 * one_sketch
     if samples.is_weighted:
         # longer blocks; sums, and rows that wait, for each group of weights
-        ratio = held_rows(d, feature_map.dtype) / block_rows(d, feature_map.dtype)
+        ratio = buffered_rows(d, feature_map.dtype) / block_rows(d, feature_map.dtype)
         held = int(ratio * BLOCK_BYTES)
         scratch += 2 * GATHERED * BLOCK_BYTES + N_EXPONENTS * (one_sketch // 2 + held)
     reading = samples.copies * samples.largest_chunk + scratch

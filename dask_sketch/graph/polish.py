@@ -54,9 +54,9 @@ def polish(
     """Move a model towards maximum likelihood, with further passes over the samples.
 
     Each pass is one step of expectation-maximisation for a mixture (Dempster et al. 1977), or of
-    Lloyd's algorithm for centroids, which never makes them worse. It runs on the active Dask
-    client, or on threads. The sums of a pass are exact, so that the result has the same bits for
-    every chunking, order of the samples and number of workers.
+    Lloyd's algorithm for centroids. No step makes the model worse on the samples. It runs on the
+    active Dask client, or on threads. The sums of a pass are exact, so that the result has the same
+    bits for every chunking, order of the samples and number of workers.
 
     A mixture that was decoded with one variance for each component, or with known variances, keeps
     that shape, and covariance matrices stay those of one ``covariance_type``. Components without
@@ -74,8 +74,8 @@ def polish(
     weights
         Non-negative weight of each sample; an array-like or a name, see :func:`open_samples`.
     variance_floor
-        Smallest variance of a component of a mixture in each feature, as a fraction of the variance
-        of the components on average, in [0, 1]. Smaller variances of ``model`` may stay.
+        Smallest variance of a component of a mixture in each feature, as a fraction of the mean
+        variance of the components, in [0, 1]. Smaller variances of ``model`` may stay.
     tolerance
         Gain of a pass at which ``"until converged"`` stops, in nats for each sample; for centroids,
         as a fraction of the mean squared error.
@@ -264,6 +264,6 @@ def _require_samples(found: ExpectationStatistics | None, label: str) -> Expecta
         count = 0 if found is None else found.count
         raise InputError(
             f"{label} gave no samples: it has {count:,} rows of weight zero, and {omitted:,} with "
-            "NaN or infinite values."
+            "NaN or infinite values. Check the input and its weights."
         )
     return found

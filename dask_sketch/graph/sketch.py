@@ -64,42 +64,42 @@ def sketch(
     x
         Samples, shape (n_samples, n_features), in any form that :func:`open_samples` takes; or a
         stream of blocks of any such form in memory: a generator, a reader of record batches of
-        Arrow, a loader of PyTorch. A stream is read at once, and only one block is in memory. Of
-        a loader whose batches are lists of tensors, give the rows: ``(batch[0] for batch in x)``.
+        Arrow, a loader of PyTorch. A stream is read at once, and only one block is in memory. For a
+        loader whose batches are lists of tensors, give the rows: ``(batch[0] for batch in x)``.
     feature_map
         Feature map to average; see :func:`design`. With the grid of ``design(x, task="pca")``, the
         second moments are summed in place of features, as by :func:`second_moments`; ``device``,
-        ``sample`` and ``position`` have no meaning for them.
+        ``sample`` and ``position`` do not apply to them.
     weights
         Non-negative weight of each sample; an array-like or a name, see :func:`open_samples`. For a
         stream a name, or a stream of the weights of each block.
     groups
-        Label of the group of each sample, in the same forms as the weights. There
-        is then one sketch for each group, with the sums of a pass over its samples alone, and
-        without random rows: ``sample`` is refused. Where a group needs rows, sketch it by itself.
+        Label of the group of each sample, in the same forms as the weights. There is then one
+        sketch for each group, with the sums of a pass over its samples alone, and without random
+        rows: ``sample`` is refused. Sketch a group by itself if it needs rows.
     split_every
         Maximum number of partial sketches that one task merges, ``>= 2``; the setting
         ``sketch.split-every`` (16) by default, and for groups, whose partial sketches are large, 4.
     nan_policy
         Treatment of rows with NaN or infinite values: ``"raise"`` stops and names the row,
-        ``"omit"`` leaves such rows out and counts them. ``"available"`` takes such values as
+        ``"omit"`` leaves such rows out and counts them. ``"available"`` treats such values as
         missing: each frequency is summed over the rows that observe all features it uses, at most
-        four with ``distribution="sparse-sums"``, and its mean is over these rows. That is valid
+        four with ``distribution="sparse-sums"``, and its mean is over these rows. This is valid
         where values are missing completely at random, independently of all values; otherwise the
-        sketch is biased (:func:`diagnose` looks for signs of that). Random rows are chosen among
+        sketch is biased (:func:`diagnose` looks for signs of this). Random rows are chosen among
         complete rows only, and rows without any finite value, or without a group, are omitted and
-        counted. Not on a GPU.
+        counted. It is not available on a GPU.
     device
         Device of the computation. With ``"cuda"`` every task copies its chunk to the GPU of its
         worker and sketches it there. When not given, chunks are sketched where they are stored, so
         that a Dask array of CuPy blocks needs nothing. Sketches and merges are on the host in any
         case.
     sample
-        Maximum number of random rows that the sketch carries beside the sums, for
-        :func:`calibrate` and :func:`decode`; they make fits to real data as good as maximum
-        likelihood on all rows. True, the default without groups, chooses 20,000, or as many as
-        take 16 MiB: the rows stay in their source anyway. False or 0 carries none, for rows that
-        must not be kept, and for sketches that are given to others: a sketch then holds sums only.
+        Maximum number of random rows that the sketch carries beside the sums, for :func:`calibrate`
+        and :func:`decode`; they make fits to real data as good as maximum likelihood on all rows.
+        True, the default without groups, chooses 20,000, or as many as take 16 MiB. Give False or 0
+        for rows that must not be kept, and for sketches that are given to others: the sketch then
+        holds sums only.
     position
         Position of the first row, ``>= 0``. The random rows are chosen by their positions: parts of
         the data whose sketches will be added, such as those of two days, need different positions
@@ -467,7 +467,8 @@ def _require_samples(
         zeros = ", only zeros" if feature_map.normalize else ""
         no_label = ", or no label" if grouped else ""
         reason = (
-            f"all of its {omitted:,} rows have NaN or infinite values{zeros}{no_label}"
+            f"all of its {omitted:,} rows have NaN or infinite values{zeros}{no_label}; clean the "
+            "data"
             if omitted
             else "it has no rows (check the path, the filter and the credentials)"
         )

@@ -52,7 +52,7 @@ def map_file(job: Job) -> FeatureMap | None:
         return None
     key = f"feature_map.file = {shown_value(given)}"
     try:
-        found = open_feature_map(job.place(given))
+        found = open_feature_map(job.resolve(given))
     except ArtifactError as error:
         raise _wrong(job, key, error) from error
     except InputError as error:
@@ -168,7 +168,7 @@ def require_vacant_ledger(job: Job, options: dict[str, Any] | None) -> None:
     LedgerError
         If the file system cannot be reached.
     """
-    given, path = job.job.ledger, job.place(job.job.ledger)
+    given, path = job.job.ledger, job.resolve(job.job.ledger)
     try:
         require_vacant(open_backend(path, options))
     except FileExistsError as error:
@@ -190,7 +190,7 @@ def require_writable_ledger(job: Job, ledger: Ledger | None) -> None:
     LedgerError
         If it cannot be written.
     """
-    path = local_path(job.place(job.job.ledger))
+    path = local_path(job.resolve(job.job.ledger))
     if path is None:
         return
     # a new ledger is made in the nearest folder that exists

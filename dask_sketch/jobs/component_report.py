@@ -90,7 +90,7 @@ def write_component_page(
         ],
         pictures=[Drawing("Explained variance", caption, drawn).picture()],
         facts={
-            "Data": {table.name: job.place(table.path) for table in job.sources},
+            "Data": {table.name: job.resolve(table.path) for table in job.sources},
             "Second moments": {
                 "sums": f"{moments.grid.n_sums:,}",
                 "columns of the test matrix": str(moments.grid.n_columns or "none: all moments"),

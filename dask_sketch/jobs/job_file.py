@@ -185,7 +185,7 @@ class Job(Table):
             return self
         return self.model_copy(update={"job": self.job.model_copy(update={"sample": sample})})
 
-    def place(self, location: str) -> str:
+    def resolve(self, location: str) -> str:
         """Return a URL of the job file, or the absolute form of a path.
 
         ``~`` at the beginning of a path is the home of the user.
@@ -281,7 +281,7 @@ def parse_job(text: str, path: Path) -> Job:
         # not chained, because the text of pydantic's error shows values, which may be secret
         raise JobError("\n".join(f"{path}: {line}" for line in _lines(error))) from None
     job._path, job._secrets = path, secrets
-    ledger = job.place(job.job.ledger)
+    ledger = job.resolve(job.job.ledger)
     if "://" not in ledger and path.resolve().is_relative_to(Path(ledger).resolve()):
         raise JobError(
             f"{path}: job.ledger = {shown_value(job.job.ledger)}: is a folder of the job file: "

@@ -129,7 +129,7 @@ def columns_of(job: Job, table: DataTable, names: Sequence[str] | None) -> list[
     if table.columns is not None or names is None:
         return table.columns
     options = job.options(table.storage_options, table.path)
-    return list(names) if is_parquet(job.place(table.path), options) else None
+    return list(names) if is_parquet(job.resolve(table.path), options) else None
 
 
 def require_score(job: Job, sources: Sequence[OpenSource]) -> None:
@@ -155,7 +155,7 @@ def require_score(job: Job, sources: Sequence[OpenSource]) -> None:
 
 def _samples(job: Job, table: DataTable) -> Samples:
     return open_samples(
-        job.place(table.path),
+        job.resolve(table.path),
         array=table.array,
         columns=table.columns,
         weights=table.weights,
@@ -483,7 +483,7 @@ def ledger_of(job: Job) -> Ledger | None:
     JobError
         If the job file contradicts the feature map of the ledger, or something else is at its path.
     """
-    path = job.place(job.job.ledger)
+    path = job.resolve(job.job.ledger)
     options = job.options(job.job.storage_options, path)
     if not _exists(path, options):
         require_vacant_ledger(job, options)

@@ -16,7 +16,7 @@ from dask_sketch.display.text import describe_bytes, fields_text
 from dask_sketch.distributions.result import TwoSampleTest
 from dask_sketch.errors import ArtifactError, JobError
 from dask_sketch.jobs.ledger.reader import KeptRows
-from dask_sketch.jobs.past_drift import Since
+from dask_sketch.jobs.past_drift import LastChange
 from dask_sketch.sketching.second_moments import SecondMoments
 from dask_sketch.storage.overwrite import (
     OccupiedError,
@@ -105,7 +105,7 @@ class Outcome:
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     drift: TwoSampleTest | None = None
     untested: str = ""
-    since: Since | None = None
+    since: LastChange | None = None
     drifts: Mapping[str, Drift] = field(default_factory=dict)
     between: Mapping[str, Drift] = field(default_factory=dict)
     alarm: bool = False
@@ -341,16 +341,16 @@ def require_outputs(job: Job) -> None:
     total = sketch_path(job)
     artifacts = [] if total is None else [("sketch", *total)]
     artifacts += [("model", path, options) for _, path, options in model_paths(job)]
-    places = [("job.ledger", job.place(job.job.ledger))]
+    places = [("job.ledger", job.resolve(job.job.ledger))]
     places += [(f"outputs.{key}", path) for key, path, _ in artifacts]
     if job.outputs.report is not None:
-        places.append(("outputs.report", job.place(job.outputs.report)))
+        places.append(("outputs.report", job.resolve(job.outputs.report)))
     _require_apart(places)
     for key, path, options in artifacts:
         with _named(key):
             require_writable(path, overwrite=True, storage_options=options)
     if job.outputs.report is not None:
-        page = local_path(job.place(job.outputs.report))
+        page = local_path(job.resolve(job.outputs.report))
         assert page is not None  # job files accept no URL for the report
         with _named("report"):
             require_writable_page(page)
@@ -383,5 +383,5 @@ def _named(key: str) -> Iterator[None]:
 
 
 def _located(job: Job, output: str) -> tuple[str, dict[str, Any] | None]:
-    path = job.place(output)
+    path = job.resolve(output)
     return path, job.options(job.outputs.storage_options, path)

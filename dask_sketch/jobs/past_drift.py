@@ -61,7 +61,7 @@ class DriftHistory:
         changes: tuple[int, ...] = ()
         for record in reversed(records):
             stored = record.results.get("since")
-            found = None if stored is None else Since.from_dict(stored).changes
+            found = None if stored is None else LastChange.from_dict(stored).changes
             if found is not None:
                 changes = _first_runs(found)
                 break
@@ -209,7 +209,7 @@ def drift_history(ledger: LedgerReader | str | os.PathLike[str]) -> DriftHistory
 
 
 @dataclass(frozen=True)
-class Since:
+class LastChange:
     """Run since which the data differs; prints as a sentence and a table.
 
     Attributes
@@ -291,15 +291,15 @@ class Since:
         return {"changes": changes, "reason": self.reason, "sentence": self.sentence}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Since:
+    def from_dict(cls, values: Mapping[str, Any]) -> LastChange:
         """Restore from :meth:`as_dict`, also after it was stored as JSON."""
         found = values["changes"]
         return cls(None if found is None else ChangePoints.from_dict(found), values["reason"])
 
 
-def since_when(
+def find_last_change(
     ledger: LedgerReader, unit: str, strata: str | None, seed: int, *, serial: bool = False
-) -> Since:
+) -> LastChange:
     """Search the runs of a ledger for the last change of the distribution.
 
     Parameters
@@ -318,12 +318,12 @@ def since_when(
     since
     """
     try:
-        return Since(
+        return LastChange(
             ledger.change_points(unit=unit, strata=strata, serial=serial, level=_LEVEL, seed=seed)
         )
     except InputError as error:  # too few units, or too little memory
-        return Since(None, str(error))
+        return LastChange(None, str(error))
     except LedgerError as error:
         if error.parameter != "strata":
             raise
-        return Since(None, str(error))
+        return LastChange(None, str(error))

@@ -211,7 +211,7 @@ def plan_run(
     with_missing = any(table.nan_policy == "available" for table in job.sources)
     plan = JobPlan(
         name=job.job.name,
-        ledger=job.place(job.job.ledger),
+        ledger=job.resolve(job.job.ledger),
         first=ledger is None,
         n_frequencies=0 if isinstance(feature_map, MomentGrid) else feature_map.n_frequencies,
         n_moments=feature_map.n_sums if isinstance(feature_map, MomentGrid) else 0,
@@ -235,13 +235,13 @@ def plan_run(
         ledger_bytes=kept_bytes
         # and the old and the new total
         + row_bytes(feature_map, with_missing=with_missing) * (len(todo) + 2),
-        ledger_free=_free(job.place(job.job.ledger)),
+        ledger_free=_free(job.resolve(job.job.ledger)),
         n_tasks=len(todo) + len(job.decode),
         memory_per_thread=needed,
         memory_available=available,
         cluster=_cluster(job),
         outputs=tuple(
-            job.place(output)
+            job.resolve(output)
             for output in (job.outputs.model, job.outputs.sketch, job.outputs.report)
             if output is not None
         ),

@@ -20,7 +20,7 @@ from dask_sketch.jobs.job_file import read_job
 from dask_sketch.jobs.ledger.sums import same_sums
 from dask_sketch.jobs.open import ledger_of
 from dask_sketch.jobs.outcome import Outcome, model_text
-from dask_sketch.jobs.past_drift import Since
+from dask_sketch.jobs.past_drift import LastChange
 from dask_sketch.jobs.report_sections import (
     MAX_ROWS,
     complete_answer,
@@ -82,7 +82,7 @@ def write_page(
         results.total,
         model,
         title=f"{job.job.name}: {outcome.title}",
-        source={table.name: job.place(table.path) for table in job.sources},
+        source={table.name: job.resolve(table.path) for table in job.sources},
         names=results.feature_names,
         answers=_answers(results, outcome, found, first),
         diagnostics=found,
@@ -251,7 +251,7 @@ def report_last_run(path: str | Path, output: str | Path | None = None) -> Path:
                 f"{path} has no outputs.report: give the path of the report, such as report.html.",
                 parameter="output",
             )
-        target = job.place(report) if output is None else report
+        target = job.resolve(report) if output is None else report
         require_writable_page(Path(target))
         ledger = ledger_of(job)
         record = None if ledger is None else next(reversed(ledger.history()), None)
@@ -305,7 +305,7 @@ def _results(job: Job, ledger: Ledger, record: RunRecord) -> Results:
     tested = record.results.get("drift")
     found.drift = None if tested is None else TwoSampleTest.from_dict(tested)
     dated = record.results.get("since")
-    found.since = None if dated is None else Since.from_dict(dated)
+    found.since = None if dated is None else LastChange.from_dict(dated)
     found.untested = str(record.results.get("untested", ""))
     found.drifts = _drifts(record.results.get("drifts", {}))
     return found

@@ -25,7 +25,7 @@ from dask_sketch.jobs.ledger.history import JobModel
 from dask_sketch.jobs.ledger.sums import Sums, without_rows
 from dask_sketch.jobs.limits import data_breaches, growth_of_cost, model_breaches
 from dask_sketch.jobs.open import columns_of, group_keys
-from dask_sketch.jobs.past_drift import Since, since_when
+from dask_sketch.jobs.past_drift import LastChange, find_last_change
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.open import gaussian_or_centroids
@@ -42,7 +42,10 @@ if TYPE_CHECKING:
 Model = GaussianMixture | Centroids
 _NO_TEST = "Second moments have no test of drift: keep sketches in a ledger of their own for it."
 Step = Callable[[str], AbstractContextManager[None]]
-CAME, STATE = "new samples against the rest", "state against the last run's"  # names in records
+NEW_SAMPLES, STATE = (
+    "new samples against the rest",
+    "state against the last run's",
+)  # names in records
 # A warm start is checked against a cold one if its cost above the noise exceeds this multiple of
 # that of the last model, by this number of standard deviations of the noise.
 _MAX_GROWTH = 1.1
@@ -270,7 +273,7 @@ class Results:
     earlier: dict[str, JobModel] = field(default_factory=dict)
     scores: dict[str, dict[str, Any]] = field(default_factory=dict)
     drift: TwoSampleTest | None = None
-    since: Since | None = None
+    since: LastChange | None = None
     untested: str = "There is no new data."
     drifts: dict[str, Drift] = field(default_factory=dict)
     between: dict[tuple[str, str], Drift] = field(default_factory=dict)
@@ -411,7 +414,7 @@ class Results:
         if self.read is not None:
             new, old = self.read, self.total.without_sample() - self.read
             if min(new.effective_count, old.effective_count) > 0:
-                self.drifts[CAME] = drift(old, new, model=distribution, seed=seed)
+                self.drifts[NEW_SAMPLES] = drift(old, new, model=distribution, seed=seed)
                 self._test_drift()
             elif old.effective_count > 0:
                 self.untested = "This run read no samples that could be compared."
@@ -448,7 +451,7 @@ class Results:
                 raise
             self.untested = str(error)
         if self.alarm:
-            self.since = since_when(
+            self.since = find_last_change(
                 self.ledger, table.unit, table.strata, self.job.job.seed, serial=table.serial
             )
         if self.drift is not None:
@@ -467,7 +470,7 @@ class Results:
             value = apply(
                 found.model,
                 "inertia" if points else "score",
-                self.job.place(table.path),
+                self.job.resolve(table.path),
                 array=table.array,
                 columns=columns_of(self.job, table, found.model.feature_names),
                 weights=table.weights,

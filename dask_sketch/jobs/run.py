@@ -243,7 +243,7 @@ class _Run:
     def _create(self, sources: list[OpenSource]) -> Ledger:
         self.log("designing the feature map from a few partitions ...")
         feature_map = feature_map_of(self.job, sources)
-        path = self.job.place(self.job.job.ledger)
+        path = self.job.resolve(self.job.job.ledger)
         options = self.job.options(self.job.job.storage_options, path)
         n_rows = rows_per_partition(self.job, sources)
         try:
@@ -364,7 +364,7 @@ class _Run:
             damage=damage,
             notes=tuple(results.notes),
             ledger=ledger.label,
-            report=None if report is None else self.job.place(report),
+            report=None if report is None else self.job.resolve(report),
         )
 
     def _write(self, results: Results, outcome: Outcome, planned: dict[str, Any]) -> None:

@@ -119,7 +119,7 @@ def verify_job(
         ledger = ledger_of(job)
         if ledger is None:
             raise LedgerError(
-                f"there is no ledger at {job.place(job.job.ledger)}: run the job first."
+                f"there is no ledger at {job.resolve(job.job.ledger)}: run the job first."
             )
         sources = open_sources(job, ledger)
         partitions = [part for source in sources for part in source.partitions]
@@ -157,7 +157,7 @@ def verify_job(
 
 
 @contextlib.contextmanager
-def open_named(path: str, storage_options: dict[str, Any] | None = None) -> Iterator[Ledger]:
+def open_job_ledger(path: str, storage_options: dict[str, Any] | None = None) -> Iterator[Ledger]:
     """Open the ledger of a job file, or the ledger at a path or URL.
 
     Parameters
@@ -178,7 +178,7 @@ def open_named(path: str, storage_options: dict[str, Any] | None = None) -> Iter
     job = read_job(path)
     with job.secrets.hidden():
         options = job.options(job.job.storage_options, job.job.ledger)
-        yield open_ledger(job.place(job.job.ledger), storage_options=options)
+        yield open_ledger(job.resolve(job.job.ledger), storage_options=options)
 
 
 def drift_settings(path: str) -> dict[str, Any]:

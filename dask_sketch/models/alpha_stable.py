@@ -167,7 +167,7 @@ class AlphaStableMixture(Mixture):
     decoding
         Record of the decoding, if the mixture was decoded.
     polishing
-        None: there are no further passes for this model.
+        None, since :func:`dask_sketch.polish` does not take this model.
 
     Raises
     ------
@@ -206,7 +206,9 @@ class AlphaStableMixture(Mixture):
                     f"{self.locations.shape} give {shape}."
                 )
         if not (self.scales > 0.0).all():
-            raise InputError(f"scales must be positive: smallest {self.scales.min():g}.")
+            raise InputError(
+                f"scales: the smallest is {self.scales.min():g}; give positive numbers."
+            )
         alphas = self.alphas
         if not ((alphas > MIN_ALPHA) & (alphas <= MAX_ALPHA)).all():
             raise InputError(

@@ -49,8 +49,8 @@ class Centroids(Model):
     decoding
         Record of the decoding, if the centroids were decoded.
     polishing
-        Record of the passes of :func:`dask_sketch.polish`, if there were any. The record of the
-        decoding is that of the model before.
+        Record of the passes of :func:`dask_sketch.polish`, if there were any. ``decoding`` is then
+        the record of the model before these passes.
 
     Raises
     ------

@@ -248,7 +248,9 @@ def unit_centers(centers: Array) -> Array:
     found = unit_rows(np.asarray(centers))
     if np.isnan(found).any():
         bad = int(np.argmax(np.isnan(found).any(axis=1)))
-        raise InputError(f"centers has the row {bad} at the origin, which has no direction.")
+        raise InputError(
+            f"centers has the row {bad} at the origin, which has no direction: leave it out."
+        )
     return found
 
 

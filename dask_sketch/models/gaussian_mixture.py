@@ -36,8 +36,8 @@ class GaussianMixture(Mixture):
 
     Methods return arrays for samples in memory, shape (n_samples, n_features); for lazy input
     (Dask, Zarr, a path, ...) they return a Dask collection, with one task per chunk. Samples may
-    have missing values, NaN: their density is the marginal of the observed values, one where there
-    are none. :meth:`impute` fills them in.
+    have missing values (NaN): the density is then the marginal density of the observed values, and
+    one if there are none. :meth:`impute` fills in the missing values.
 
     Parameters
     ----------
@@ -55,8 +55,8 @@ class GaussianMixture(Mixture):
         are determined only up to rotations: mixtures with factors have standard errors of their
         covariance matrices and noise variances.
     polishing
-        Record of the passes of :func:`dask_sketch.polish`, if there were any. The record of the
-        decoding is that of the model before.
+        Record of the passes of :func:`dask_sketch.polish`, if there were any. ``decoding`` is then
+        the record of the model before these passes.
     covariance_type
         Type of the covariances, as in scikit-learn: ``"diag"``, variances (n_components,
         n_features); ``"spherical"``, one variance for each component, (n_components,); ``"tied"``,
@@ -188,8 +188,8 @@ class GaussianMixture(Mixture):
     def interval(self, level: float = 0.95) -> dict[str, Array]:
         """Confidence intervals of all parameters, from their standard errors.
 
-        They hold for large samples. With ten thousand samples of components that overlap, they are
-        too short: see the coverage in ``tests/benchmarks/README.md``.
+        They are valid for large samples, and too short for ten thousand samples of components that
+        overlap: see the coverage in ``tests/benchmarks/README.md``.
 
         Parameters
         ----------
@@ -201,8 +201,9 @@ class GaussianMixture(Mixture):
         interval
             Lower and upper ends along a last axis of length 2 of ``"weights"``, ``"means"`` and
             ``"covariances"``, whose other axes are those of the parameters. Intervals of weights
-            and variances are truncated at zero. Of ``"low-rank:r"`` those of ``"covariances"`` are
-            of the covariance matrices, and there are ``"noise_variances"``.
+            and variances are truncated at zero. For ``"low-rank:r"``, the intervals of
+            ``"covariances"`` are those of the covariance matrices, and there is also
+            ``"noise_variances"``.
 
         Raises
         ------
@@ -244,7 +245,8 @@ class GaussianMixture(Mixture):
     def n_parameters(self) -> int:
         """Number of free parameters: weights, which sum to one, means and covariances.
 
-        A decoded ``"isotropic"`` component has one variance, and one of a known covariance none.
+        A component that was decoded as ``"isotropic"`` has one variance, and a component of known
+        covariance has none.
         """
         kind = "gaussian" if self.decoding is None else self.decoding.model
         k, d = self.means.shape
@@ -342,7 +344,7 @@ class GaussianMixture(Mixture):
     def to_sklearn(self) -> sklearn.mixture.GaussianMixture:
         """Convert to a fitted :class:`sklearn.mixture.GaussianMixture`.
 
-        Its predictions are the same; that of covariances ``"low-rank:r"`` has
+        Its predictions are the same. A mixture of type ``"low-rank:r"`` becomes an estimator with
         ``covariance_type="full"``. It has no record of iterations: ``n_iter_`` is 0, and
         ``lower_bound_`` is nan unless the mixture was decoded with a score.
 
@@ -452,13 +454,15 @@ def _require_positive(covariances: Array, covariance_type: str) -> None:
     if rank_of(covariance_type) is not None:
         if not (covariances[..., 0] > 0).all():
             raise InputError(
-                f"covariances has noise variances [..., 0] that are not positive: smallest "
-                f"{covariances[..., 0].min():g}."
+                "covariances: the smallest noise variance [..., 0] is "
+                f"{covariances[..., 0].min():g}; give positive ones."
             )
         return
     if not uses_matrices(covariance_type):
         if not (covariances > 0).all():
-            raise InputError(f"covariances must be positive: smallest {covariances.min():g}.")
+            raise InputError(
+                f"covariances: the smallest is {covariances.min():g}; give positive variances."
+            )
         return
     matrices = covariances[None] if covariances.ndim == 2 else covariances
     size = np.abs(matrices).max(axis=(1, 2))

@@ -34,9 +34,9 @@ class LatentClassMixture(Mixture):
 
     Categorical features have probabilities of their levels in each component, numeric features a
     mean and a variance (latent profile analysis). Methods take frames of the levels, or arrays of
-    codes, the positions of the levels; values may be missing, NaN or None: the density is then that
-    of the observed ones. For samples in memory they return arrays; for lazy input (Dask, Parquet, a
-    path, ...) a Dask collection, with one task per chunk.
+    codes, the positions of the levels; values may be missing (NaN or None): the density is then
+    that of the observed values. For samples in memory methods return arrays; for lazy input (Dask,
+    Parquet, a path, ...) they return a Dask collection, with one task per chunk.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class LatentClassMixture(Mixture):
     decoding
         Record of the decoding, if the mixture was decoded.
     polishing
-        None: :func:`dask_sketch.polish` has no steps for such mixtures.
+        None, since :func:`dask_sketch.polish` does not take this model.
 
     Raises
     ------
@@ -109,7 +109,9 @@ class LatentClassMixture(Mixture):
         for part in given.slices:
             _require_distribution("probabilities", self.probabilities[:, part])
         if not (self.variances > 0.0).all():
-            raise InputError(f"variances must be positive: smallest {self.variances.min():g}.")
+            raise InputError(
+                f"variances: the smallest is {self.variances.min():g}; give positive ones."
+            )
 
     @property
     def n_components(self) -> int:
@@ -287,6 +289,6 @@ def _require_distribution(name: str, values: Array) -> None:
     sums = values.sum(axis=-1)
     if values.size and (values.min() < 0.0 or np.abs(sums - 1.0).max() > 1e-8):
         raise InputError(
-            f"{name} must not be negative and sum to one: smallest {values.min():g}, sums from "
-            f"{sums.min():.10g} to {sums.max():.10g}."
+            f"{name}: the smallest is {values.min():g}, and sums are from {sums.min():.10g} to "
+            f"{sums.max():.10g}; give numbers that are not negative and sum to one."
         )

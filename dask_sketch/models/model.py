@@ -43,9 +43,9 @@ def finite(name: str, value: Any) -> Array:
     try:
         values = np.array(value, dtype=np.float64, order="C")
     except (TypeError, ValueError) as error:
-        raise InputError(f"{name} is not an array of real numbers: {error}.") from error
+        raise InputError(f"{name}: give an array of real numbers ({error}).") from error
     if not np.isfinite(values).all():
-        raise InputError(f"{name} holds values that are not finite.")
+        raise InputError(f"{name} holds NaN or infinity: give finite numbers.")
     values.flags.writeable = False
     return values
 
@@ -66,8 +66,8 @@ def check_means(name: str, means: Array, weights: Array) -> None:
         )
     if (weights < 0).any() or abs(weights.sum() - 1.0) > 1e-8:
         raise InputError(
-            f"weights must not be negative and sum to one: smallest {weights.min():g}, sum "
-            f"{weights.sum():.10g}."
+            f"weights: the smallest is {weights.min():g} and the sum {weights.sum():.10g}; give "
+            "weights that are not negative and sum to one."
         )
 
 
@@ -252,15 +252,15 @@ class Decoding:
         Mean log-likelihood of the calibrated rows in nats, or for centroids their negative mean
         squared error. Where the sketch carried no rows, they are simulated from the mixture of the
         pilot rows of the feature map, and calibrated if the sketch is of other data: such scores
-        say little of the data. None for other methods than ``"likelihood"``.
+        say little about the data. None for other methods than ``"likelihood"``.
     gain
         Excess of the score over that of the rejected candidate: of the fit to the sketch over
         maximum likelihood, or the reverse.
     overidentification, freedom
         Overidentification statistic ``J`` of a fit of covariance matrices, the squared residual in
-        units of its noise, and its mean if the data is such a mixture, the degrees of freedom. It
-        is then less than ``freedom + 4 sqrt(2 freedom)``; a larger one costs about ``(J - freedom)
-        / 2n`` nats a sample.
+        units of its noise, and its mean if the data is such a mixture, the degrees of freedom. For
+        such data, ``J`` is less than ``freedom + 4 sqrt(2 freedom)``; a larger ``J`` costs about
+        ``(J - freedom) / 2n`` nats a sample.
     feature_names
         Names of the features, where the feature map knows them.
     """
@@ -429,11 +429,11 @@ def row_blocks(
             x = to_numpy(x, common_dtype(list(x.dtypes)))
     rows = np.asarray(x)
     if rows.dtype.kind not in "fiub":
-        raise InputError(f"x holds values of type {rows.dtype}, which are not real numbers.")
+        raise InputError(f"x has dtype={rows.dtype}: give real numbers.")
     if rows.ndim != 2:
         raise InputError(f"x has shape {rows.shape}; give (n_samples, {n_features}).")
     if rows.shape[1] != n_features:
-        raise InputError(f"x has {rows.shape[1]} features; the model has {n_features}.")
+        raise InputError(f"x has {rows.shape[1]} features: give the {n_features} of the model.")
     step = max(_BLOCK_SIZE // (2 * n_features + n_components), 16)
     for start in range(0, len(rows), step):
         block = np.asarray(rows[start : start + step], dtype=np.float64)
@@ -517,7 +517,7 @@ def weighted_mean(values: Array, weights: Any) -> float:
         return float(values.mean())
     total, weight = weighted_sum(values, weights, "x")
     if not weight > 0:
-        raise InputError("weights must be finite, not negative and not all zero.")
+        raise InputError("weights are all zero: give finite weights, some of them positive.")
     return total / weight
 
 
@@ -525,7 +525,7 @@ def weighted_mean(values: Array, weights: Any) -> float:
 class StandardErrors:
     """Standard errors of the parameters of a mixture.
 
-    They are asymptotic: exact for large samples of the mixture itself, and too small if the data
+    They are asymptotic: valid for large samples of the mixture itself, and too small if the data
     has another distribution.
 
     Parameters
@@ -535,9 +535,9 @@ class StandardErrors:
         errors are correlated.
     means, covariances
         Standard errors of the means, shape (n_components, n_features), and of the covariances, of
-        the shape of these, in the units of the means and of the variances. Of ``"low-rank:r"``
-        those of the covariance matrices, shape (n_components, n_features, n_features), since
-        loadings are determined only up to rotations. Zero for parameters at a bound.
+        the shape of these, in the units of the means and of the variances. For ``"low-rank:r"``
+        they are those of the covariance matrices, shape (n_components, n_features, n_features),
+        since loadings are determined only up to rotations. Zero for parameters at a bound.
     noise_variances
         Standard errors of the noise variances of ``"low-rank:r"``, shape (n_components,
         n_features); None for other types.
@@ -561,7 +561,9 @@ class StandardErrors:
         for name in self._names():
             object.__setattr__(self, name, finite(name, getattr(self, name)))
             if (getattr(self, name) < 0.0).any():
-                raise InputError(f"{name} holds negative standard errors.")
+                raise InputError(
+                    f"{name} holds negative standard errors: give numbers of at least 0."
+                )
         shapes = [(*self.means.shape, *self.means.shape[1:])] if self.means.ndim == 2 else []
         shapes += [self.means.shape, self.means.shape[:1], self.means.shape[1:] * 2]
         if self.means.ndim != 2 or self.covariances.shape not in shapes:

@@ -129,7 +129,9 @@ class PrincipalComponents(FrozenDataclass, Storable):
                 raise InputError(f"{name} has shape {getattr(self, name).shape}; give ({size},).")
         names = self.feature_names
         if names is not None and len(names) != shape[1]:
-            raise InputError(f"feature_names has {len(names)} names of {shape[1]} features.")
+            raise InputError(
+                f"feature_names has {len(names)} names: give one for each of {shape[1]} features."
+            )
 
     @property
     def n_components(self) -> int:

@@ -107,7 +107,10 @@ def symmetric_kl(
     0.01
     """
     if p.n_features != q.n_features:
-        raise InputError(f"p has {p.n_features} features, q has {q.n_features}.")
+        raise InputError(
+            f"p has {p.n_features} features, q has {q.n_features}: give mixtures of the same "
+            "features."
+        )
     n_samples = require_integer("n_samples", n_samples, 1)
     seed = require_integer("seed", seed, 0)
     seeds = np.random.SeedSequence(seed).generate_state(math.ceil(n_samples / _BLOCK_SIZE))

@@ -275,7 +275,7 @@ class VonMisesFisherMixture(Mixture):
     decoding
         Record of the decoding, if the mixture was decoded.
     polishing
-        None: there are no further passes for this model.
+        None, since :func:`dask_sketch.polish` does not take this model.
 
     Raises
     ------

@@ -63,12 +63,12 @@ def block_rows(n_features: int, dtype: str) -> int:
     return int(min(max(rows // 8 * 8, 8), 4096))
 
 
-def held_rows(n_features: int, dtype: str) -> int:
+def buffered_rows(n_features: int, dtype: str) -> int:
     """Number of rows with weights of one exponent that are collected for one kernel call."""
     return min(2 * BLOCK, block_rows(n_features, dtype))
 
 
-class _Held:
+class _RowBuffer:
     """Buffer of rows with weights of one exponent."""
 
     def __init__(self, size: int, x: NDArray[np.floating]):
@@ -105,8 +105,8 @@ class ExactSums:
         self._n_frequencies = feature_map.n_frequencies
         rows = block_rows(feature_map.n_features, feature_map.dtype)
         self._max_rows = min(rows, self._kernel.capacity)
-        self._size = min(held_rows(feature_map.n_features, feature_map.dtype), self._max_rows)
-        self._held: dict[int, _Held] = {}
+        self._size = min(buffered_rows(feature_map.n_features, feature_map.dtype), self._max_rows)
+        self._held: dict[int, _RowBuffer] = {}
         self._running: dict[int, tuple[Any, int]] = {}  # sums and number of rows by exponent
         self._done: list[FixedPoint] = []
 
@@ -133,7 +133,7 @@ class ExactSums:
             self._add(x, None, exponent)
             return
         if exponent not in self._held:
-            self._held[exponent] = _Held(self._size, x)
+            self._held[exponent] = _RowBuffer(self._size, x)
         held = self._held[exponent]
         while len(x):
             direct = 0 if held.count else len(x) // self._size * self._size

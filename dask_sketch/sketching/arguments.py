@@ -183,7 +183,7 @@ def checked_chunk(
         )
     if x.ndim < 1 or x.shape[-1] != n_features:
         raise InputError(
-            f"{label} has shape={x.shape}: give (..., {n_features}), for {owner} has "
+            f"{label} has shape={x.shape}: give (..., {n_features}), because {owner} has "
             f"n_features={n_features}."
         )
     x = x.reshape(-1, x.shape[-1])

@@ -472,7 +472,9 @@ class SketchGroup(FrozenDataclass, Storable):
         new, codes = codes_of(labels, len(self), f"the {len(self):,} groups")
         if (codes < 0).any():
             label = self.labels[int(np.argmax(codes < 0))]
-            raise InputError(f"labels has no new label for {self.dim}={label!s}: it is missing.")
+            raise InputError(
+                f"labels has no new label for {self.dim}={label!s}: give one for each group."
+            )
         group = self
         if (np.diff(codes) < 0).any():
             order = np.argsort(codes, kind="stable")

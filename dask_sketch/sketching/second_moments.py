@@ -371,7 +371,7 @@ class SecondMoments(FrozenDataclass, Storable):
             If the total weight is zero, or all second moments are held.
         """
         if self.grid.n_columns is None:
-            raise InputError("n_columns=None: all second moments are held, see covariance.")
+            raise InputError("n_columns=None: all second moments are held; use covariance.")
         self._require_weight()
         shape = self.n_features + 1, self.grid.n_columns + 1
         sums = self._floats(slice(0, shape[0] * shape[1])).reshape(shape) / self.total_weight

@@ -67,7 +67,7 @@ def list_recordings(
     seen: set[Path] = set()
     for path in paths:
         if path in seen:
-            raise InputError(f"files lists {str(path)!r} twice: its frames would count twice")
+            raise InputError(f"files lists {str(path)!r} twice: give each file once.")
         seen.add(path)
     # Relative names make the store independent of the location of the files.
     above = os.path.commonpath([path.parent for path in paths])
@@ -128,7 +128,7 @@ def _search_name(expression: str) -> Callable[[Path], str]:
     try:
         pattern = re.compile(expression)
     except re.error as error:
-        raise InputError(f"speaker={expression!r} is not a regular expression: {error}") from error
+        raise InputError(f"speaker={expression!r}: give a regular expression ({error}).") from error
     if pattern.groups != 1:
         raise InputError(
             f"speaker={expression!r} has {pattern.groups} groups: put the part that names the "

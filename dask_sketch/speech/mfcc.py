@@ -87,15 +87,15 @@ class FrontEnd:
 
     def __post_init__(self) -> None:
         if self.sample_rate < 1:
-            raise InputError(f"sample_rate must be a positive rate in Hz, got {self.sample_rate}")
+            raise InputError(f"sample_rate={self.sample_rate}: give a positive rate in Hz.")
         if not 0 < self.top_db < math.inf:
-            raise InputError(f"top_db must be a positive number of dB, got {self.top_db}")
+            raise InputError(f"top_db={self.top_db}: give a positive number of dB.")
         if not 0 < self.frame_seconds < math.inf:
-            raise InputError(f"frame_seconds must be positive, got {self.frame_seconds}")
+            raise InputError(f"frame_seconds={self.frame_seconds}: give a positive duration.")
         if not 1 <= self.n_coefficients < self.n_filters:
             raise InputError(
-                f"n_coefficients must lie between 1 and {self.n_filters - 1} at sample_rate="
-                f"{self.sample_rate}, got {self.n_coefficients}"
+                f"n_coefficients={self.n_coefficients}: give 1 to {self.n_filters - 1} at "
+                f"sample_rate={self.sample_rate}."
             )
         if self.frame_length < 2 or not self._every_filter_has_a_bin():
             raise InputError(
@@ -163,14 +163,16 @@ def read_audio(path: str | os.PathLike[str], sample_rate: int) -> NDArray[np.flo
     except (soundfile.SoundFileError, OSError, TypeError) as error:
         raise ChunkError(f"audio file {name!r} cannot be read: {error}") from error
     if audio.shape[0] == 0:
-        raise ChunkError(f"audio file {name!r} is empty: it holds no samples")
+        raise ChunkError(f"audio file {name!r} is empty: leave it out.")
     if rate < sample_rate:
         raise ChunkError(
             f"audio file {name!r} is recorded at {rate} Hz, below sample_rate={sample_rate}: its "
             f"upper bands would be empty; take sample_rate={rate} or leave the file out"
         )
     if not np.isfinite(audio).all():
-        raise ChunkError(f"audio file {name!r} holds NaN or infinite samples")
+        raise ChunkError(
+            f"audio file {name!r} holds NaN or infinite samples: repair it, or leave it out."
+        )
     signal: NDArray[np.float32] = librosa.to_mono(audio.T)
     if rate > sample_rate:
         signal = librosa.resample(signal, orig_sr=rate, target_sr=sample_rate)

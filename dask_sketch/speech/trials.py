@@ -96,7 +96,9 @@ def read_trials(path: str | os.PathLike[str]) -> list[Trial]:
                 f"{', '.join(_KINDS)}."
             )
         if (trial.model, trial.test) in trials:
-            raise InputError(f"{name}:{number}: {trial.model}, {trial.test} is listed twice.")
+            raise InputError(
+                f"{name}:{number}: {trial.model}, {trial.test} is listed twice: give it once."
+            )
         trials[trial.model, trial.test] = trial
     return list(trials.values())
 

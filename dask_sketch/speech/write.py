@@ -168,11 +168,10 @@ def write_features(
     """
     front_end = FrontEnd(sample_rate, frame_seconds, n_coefficients, top_db)
     if on_error not in ("raise", "skip"):
-        raise InputError(f'on_error must be "raise" or "skip", got {on_error!r}')
+        raise InputError(f"on_error={on_error!r}: choose 'raise' or 'skip'.")
     if chunk_frames < 1 or shard_frames < 1 or shard_frames % chunk_frames:
         raise InputError(
-            f"shard_frames={shard_frames} must be a positive multiple of "
-            f"chunk_frames={chunk_frames}"
+            f"shard_frames={shard_frames}: give a positive multiple of chunk_frames={chunk_frames}."
         )
     path = os.fspath(store)
     if "://" not in path:

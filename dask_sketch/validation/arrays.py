@@ -252,9 +252,13 @@ def weighted_sum(values: NDArray[np.float64], weights: Any, label: str) -> tuple
     try:
         given = np.asarray(weights, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(f"weights of {label} are not real numbers: {error}.") from error
+        raise InputError(f"weights of {label}: give real numbers ({error}).") from error
     if given.shape != values.shape:
-        raise InputError(f"weights has shape {given.shape}; {label} has {len(values)} samples.")
+        raise InputError(
+            f"weights has shape {given.shape}: give ({len(values)},), for the samples of {label}."
+        )
     if not (given >= 0).all() or not given.sum() < np.inf:
-        raise InputError(f"weights must be finite and not negative; those of {label} are not.")
+        raise InputError(
+            f"weights of {label} hold negative or infinite ones: give finite weights of at least 0."
+        )
     return float(given @ values), float(given.sum())

@@ -163,7 +163,9 @@ def _checked_levels(title: str, given: Any) -> Levels:
     try:
         values = tuple(one.item() if isinstance(one, np.generic) else one for one in given)
     except TypeError as error:
-        raise InputError(f"categories of {title}: {given!r} is no sequence of levels.") from error
+        raise InputError(
+            f"categories of {title} = {given!r}: give a sequence of levels."
+        ) from error
     if isinstance(given, str) or not all(isinstance(one, (str, int, float)) for one in values):
         raise InputError(
             f"categories of {title} are {str(given)[:80]}: give a list of texts, numbers "
@@ -223,7 +225,7 @@ def stated_categories(
         given = Categories(tuple(given), _texts(names))
     if given.n_features != n_features:
         raise InputError(
-            f"categories is for {given.n_features} features: there are {n_features}.",
+            f"categories is for {given.n_features} features: give those of {n_features}.",
             parameter="categories",
         )
     return replace(given, names=_texts(names))

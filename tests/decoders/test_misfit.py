@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dask_sketch import FeatureMap, decode, design, partial_sketch, polish, sketch
-from dask_sketch.decoders.arguments import beside_default
+from dask_sketch.decoders.arguments import non_default_arguments
 from dask_sketch.decoders.misfit import WARNED_NATS, warn_of_misfit
 from dask_sketch.features import fit_pilot
 from dask_sketch.models import GaussianMixture, random_mixture
@@ -62,7 +62,7 @@ def test_the_advice_is_no_argument_that_was_given(
     of_skewed, n_components, options, advised, not_advised
 ):
     bad = np.full(2, 0.5), np.full((2, 2), 50.0), np.ones((2, 2))
-    given = beside_default(n_components, options)
+    given = non_default_arguments(n_components, options)
     _, messages = caught(lambda: warn_of_misfit(of_skewed, *bad, 1.0, 1e-6, given))
     (message,) = messages
     assert advised in message

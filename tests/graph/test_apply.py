@@ -120,7 +120,7 @@ def test_no_task_sees_more_than_its_own_partition(method):
 
 
 def test_nothing_to_score():
-    with pytest.raises(InputError, match="no samples to score"):
+    with pytest.raises(InputError, match="x has no samples"):
         apply(MODEL, "score", da.ones((0, 3))).compute(scheduler="sync")
 
 

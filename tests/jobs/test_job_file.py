@@ -122,8 +122,8 @@ def test_a_whole_file(key: str) -> None:
     assert filled == {"anon": False, "key": key, "client_kwargs": {"region_name": "x"}}
     assert job.options(job.sources[0].storage_options, "frames.zarr") is None
     for place in ("frames.zarr", "missing/../frames.zarr"):
-        assert Path(job.place(place)) == Path("folder/frames.zarr").absolute()
-    assert job.place("s3://bucket/more") == "s3://bucket/more"
+        assert Path(job.resolve(place)) == Path("folder/frames.zarr").absolute()
+    assert job.resolve("s3://bucket/more") == "s3://bucket/more"
     assert key not in repr(job)
 
 

@@ -244,7 +244,7 @@ def test_a_ledger_is_no_folder_of_jobs(ledger: str) -> None:
 def test_a_tilde_is_the_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     job = job_in("~/l")
-    assert job.place(job.job.ledger) == str(tmp_path / "l")
+    assert job.resolve(job.job.ledger) == str(tmp_path / "l")
 
 
 def test_a_byte_order_mark(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from dask_sketch.errors import LedgerError
 from dask_sketch.jobs import drift_history
 from dask_sketch.jobs.ledger import create_ledger
 from dask_sketch.jobs.ledger.history import RunRecord
-from dask_sketch.jobs.past_drift import DriftHistory, Since
+from dask_sketch.jobs.past_drift import DriftHistory, LastChange
 
 
 def result_of(discrepancy, tolerance=0.0):
@@ -44,8 +44,8 @@ def history():
         [
             record(1),
             record(2, result_of(0.1)),
-            record(3, result_of(0.4), alarm=True, since=Since(changes(3))),
-            record(4, result_of(0.3), alarm=True, since=Since(None, "too few units")),
+            record(3, result_of(0.4), alarm=True, since=LastChange(changes(3))),
+            record(4, result_of(0.3), alarm=True, since=LastChange(None, "too few units")),
         ]
     )
 
@@ -100,11 +100,11 @@ def dated_changes(*runs):
 @pytest.mark.parametrize(
     ("since", "words", "n_rows"),
     [
-        (Since(dated_changes(7)), ["with run 7 of 2026-06-07", "p = 0.01"], 1),
-        (Since(dated_changes(5, 7)), ["with run 7 of", "; 1 earlier change."], 2),
-        (Since(dated_changes(3, 5, 7)), ["with run 7 of", "; 2 earlier changes."], 3),
-        (Since(dated_changes()), ["not clear", "p = 0.25"], 0),
-        (Since(None, "units has 2 sketches."), ["not known", "units has 2 sketches."], 0),
+        (LastChange(dated_changes(7)), ["with run 7 of 2026-06-07", "p = 0.01"], 1),
+        (LastChange(dated_changes(5, 7)), ["with run 7 of", "; 1 earlier change."], 2),
+        (LastChange(dated_changes(3, 5, 7)), ["with run 7 of", "; 2 earlier changes."], 3),
+        (LastChange(dated_changes()), ["not clear", "p = 0.25"], 0),
+        (LastChange(None, "units has 2 sketches."), ["not known", "units has 2 sketches."], 0),
     ],
 )
 def test_since_as_text_and_stored(since, words, n_rows):
@@ -116,4 +116,4 @@ def test_since_as_text_and_stored(since, words, n_rows):
     assert ("run 7 of" in since.remedy) == bool(n_rows)
     stored = json.loads(json.dumps(since.as_dict()))
     assert stored["sentence"] == since.sentence
-    assert Since.from_dict(stored) == since
+    assert LastChange.from_dict(stored) == since

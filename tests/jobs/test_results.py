@@ -15,7 +15,7 @@ from dask_sketch.errors import (
 )
 from dask_sketch.jobs import drift_history
 from dask_sketch.jobs.report import report_last_run
-from dask_sketch.jobs.results import CAME, STATE
+from dask_sketch.jobs.results import NEW_SAMPLES, STATE
 from dask_sketch.jobs.run import plan_job, run_job
 
 Make = Callable[..., Place]
@@ -63,7 +63,7 @@ def test_drift_is_an_alarm_above_its_tolerance(make_place: Make) -> None:
     assert outcome.drift.n_units == (4, 12)
     assert outcome.drift.p_value <= outcome.drift.level == 5 / 365
     # states share most samples: a smaller distance
-    assert outcome.drifts[STATE].discrepancy < outcome.drifts[CAME].discrepancy / 2
+    assert outcome.drifts[STATE].discrepancy < outcome.drifts[NEW_SAMPLES].discrepancy / 2
     page = (place.folder / "r.html").read_text()
     assert "Alarm" in page
     assert outcome.drift.sentence in page

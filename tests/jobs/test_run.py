@@ -25,7 +25,7 @@ from dask_sketch.errors import (
 from dask_sketch.jobs import open as inputs
 from dask_sketch.jobs.outcome import INCOMPLETE
 from dask_sketch.jobs.report import report_last_run
-from dask_sketch.jobs.results import CAME, STATE
+from dask_sketch.jobs.results import NEW_SAMPLES, STATE
 from dask_sketch.jobs.run import plan_job, run_job
 from dask_sketch.jobs.verify import records_text, verify_job
 
@@ -76,7 +76,7 @@ def test_missing_values(make_place: Make) -> None:
     second = place.run()
     assert second.missing == {"feature 1": pytest.approx(50 / 280)}
     assert second.missing_read == {}
-    assert {CAME, STATE} == set(second.drifts)
+    assert {NEW_SAMPLES, STATE} == set(second.drifts)
     assert second.drift is not None
     assert "none in this run; 18 % of feature 1 in all" in str(second)
     assert "17.9 %" in (place.folder / "out/r.html").read_text()
@@ -108,7 +108,7 @@ def test_a_second_run_reads_only_what_is_new(make_place: Make, read: list[int]) 
         11 * ROWS,
     )
     assert outcome.models["model"]["start"] == "warm"
-    assert {CAME, STATE} == set(outcome.drifts)
+    assert {NEW_SAMPLES, STATE} == set(outcome.drifts)
     assert not outcome.alarm
     assert "level" in outcome.untested  # one partition beside ten has no p-value under a tenth
     assert place.ledger().total().identical(place.scratch())

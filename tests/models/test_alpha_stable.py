@@ -91,7 +91,7 @@ def test_impossible_parameters_are_refused(mixture):
     for scales, alphas, message in (
         ([[1.0]], [2.1], "alphas range from 2.1"),
         ([[1.0]], [0.5], "alphas range from 0.5"),
-        ([[0.0]], [1.0], "scales must be positive"),
+        ([[0.0]], [1.0], "scales: .*positive"),
         ([[1.0, 1.0]], [1.0], "scales has shape"),
         ([[1.0]], [1.0, 1.0], "alphas has shape"),
     ):

@@ -61,9 +61,9 @@ def test_blocks_do_not_matter(centroids):
 @pytest.mark.parametrize(
     ("x", "message"),
     [
-        (np.zeros((4, 3)), "x has 3 features; the model has 2"),
+        (np.zeros((4, 3)), "x has 3 features: .*2"),
         (np.zeros(3), r"x has shape \(3,\); give \(n_samples, 2\)"),
-        (np.array([["a", "b"]]), "not real numbers"),
+        (np.array([["a", "b"]]), "x has dtype=.*real"),
         (np.array([[0, 0], [0, np.nan]]), "row 1 of x"),
     ],
 )
@@ -77,7 +77,7 @@ def test_refuses_nothing_and_bad_weights(centroids):
     assert centroids.predict(np.empty((0, 2))).shape == (0,)
     with pytest.raises(InputError, match="0 samples"):
         centroids.inertia(np.empty((0, 2)))
-    with pytest.raises(InputError, match="weights must be finite"):
+    with pytest.raises(InputError, match="weights .*finite"):
         centroids.inertia(np.zeros((2, 2)), [-1, 1])
 
 
@@ -87,8 +87,8 @@ def test_refuses_nothing_and_bad_weights(centroids):
         ([1.0], [0.0], r"centers has shape \(1,\)"),
         ([0.5, 0.5], [[0.0]], r"weights has shape \(2,\); for 1 centers"),
         ([0.5], [[0.0]], "sum to one"),
-        ([1.0], [[np.inf]], "centers holds values that are not finite"),
-        (["a"], [[0.0]], "weights is not an array of real numbers"),
+        ([1.0], [[np.inf]], "centers holds NaN or infinity"),
+        (["a"], [[0.0]], "weights: .*real numbers"),
     ],
 )
 def test_refuses_what_is_no_centroids(weights, centers, message):

@@ -89,9 +89,9 @@ def test_weighted_score(mixture):
 @pytest.mark.parametrize(
     ("x", "message"),
     [
-        (np.zeros((4, 2)), "x has 2 features; the model has 3"),
+        (np.zeros((4, 2)), "x has 2 features: .*3"),
         (np.zeros(3), r"x has shape \(3,\); give \(n_samples, 3\)"),
-        (np.array([["a", "b", "c"]]), "not real numbers"),
+        (np.array([["a", "b", "c"]]), "x has dtype=.*real"),
         (np.array([[0, 0, 0], [0, np.inf, 0.0]]), "row 1 of x"),
         (np.array([[0, 0, 0], [0, 0, 1e200]]), "row 1 of x has 1e"),
     ],
@@ -106,10 +106,10 @@ def test_refuses_bad_scores(mixture):
     x = mixture.sample(3, seed=0)
     with pytest.raises(InputError, match="0 samples"):
         mixture.score(np.empty((0, 3)))
-    with pytest.raises(InputError, match=r"weights has shape \(2,\); x has 3 samples"):
+    with pytest.raises(InputError, match=r"weights has shape \(2,\): .*\(3,\)"):
         mixture.score(x, [1, 1])
     for bad in ([0, 0, 0], [1, -1, 1], [1, np.nan, 1], [1, np.inf, 1]):
-        with pytest.raises(InputError, match="weights must be finite"):
+        with pytest.raises(InputError, match="weights .*finite"):
             mixture.score(x, bad)
 
 
@@ -173,10 +173,10 @@ def test_characteristic_function(mixture):
         ([0.5, 0.5], [[0.0]], [[1.0]], r"weights has shape \(2,\)"),
         ([1.0], [[0.0, 0.0]], [[1.0]], r"covariances has shape \(1, 1\)"),
         ([0.5], [[0.0]], [[1.0]], "sum to one"),
-        ([1.5, -0.5], [[0.0], [0.0]], [[1.0], [1.0]], "not be negative"),
-        ([1.0], [[0.0]], [[0.0]], "covariances must be positive"),
-        ([1.0], [[np.nan]], [[1.0]], "means holds values that are not finite"),
-        (["a"], [[0.0]], [[1.0]], "weights is not an array of real numbers"),
+        ([1.5, -0.5], [[0.0], [0.0]], [[1.0], [1.0]], "weights: .*not negative"),
+        ([1.0], [[0.0]], [[0.0]], "covariances: .*positive"),
+        ([1.0], [[np.nan]], [[1.0]], "means holds NaN or infinity"),
+        (["a"], [[0.0]], [[1.0]], "weights: .*real numbers"),
     ],
 )
 def test_refuses_what_is_no_mixture(weights, means, covariances, message):

@@ -34,7 +34,7 @@ KEYWORDS = {
 # Functions that describe, measure or choose sizes of work.
 FUNCTIONS = {
     *("__repr__", "_repr_html_", "__sizeof__", "nbytes", "memory_needed", "as_dict", "_brief"),
-    *("block_rows", "held_rows", "batch_rows", "row_bytes", "_artifact", "__dask_tokenize__"),
+    *("block_rows", "buffered_rows", "batch_rows", "row_bytes", "_artifact", "__dask_tokenize__"),
 }
 MESSAGES = ("Error", "debug", "info", "warning", "warn", "report", "TypeVar", "cast", "getLogger")
 

@@ -69,7 +69,7 @@ def test_speaker_by_expression_or_callable():
         (r"_([^_]*)_", r"gives ''"),
         (r"_[^_]+_", "0 groups"),
         (r"(_)([^_]+)_", "2 groups"),
-        (r"_([", "not a regular expression"),
+        (r"_([", "speaker=.*regular expression"),
         (lambda path: None, "gives None"),
     ],
 )

@@ -100,7 +100,10 @@ def open_backend(url: Any, storage_options: dict[str, Any] | None = None) -> Bac
     try:
         fs, root = fsspec.core.url_to_fs(url, **(storage_options or {}))
     except (OSError, ImportError, ValueError, TypeError) as error:
-        raise LedgerError(f"no file system for {url}: {type(error).__name__}: {error}") from error
+        raise LedgerError(
+            f"url={url!r}: no file system ({type(error).__name__}: {error}). Check the URL and its "
+            "options."
+        ) from error
     if isinstance(fs, LocalFileSystem):
         return _Local(resolve_parents(Path(root)))
     return _Remote(fs, root.rstrip("/"), url)
@@ -220,7 +223,9 @@ class _Local:
         try:
             handle = os.open(self.root, os.O_RDONLY)
         except OSError as error:
-            raise LedgerError(f"{self.root} cannot be reached: {error}") from error
+            raise LedgerError(
+                f"{self.root} cannot be reached ({error}): check the disk."
+            ) from error
         try:
             with contextlib.suppress(OSError):  # some network file systems have no such locks
                 fcntl.flock(handle, fcntl.LOCK_EX)

@@ -26,7 +26,7 @@ from dask_sketch.jobs.ledger.batch import (
     write_batch,
     write_total,
 )
-from dask_sketch.jobs.ledger.forgotten import Rows, file_of, followed, same_rows
+from dask_sketch.jobs.ledger.forgotten import Rows, file_of, same_rows, updated_identities
 from dask_sketch.jobs.ledger.history import RunRecord, write_record
 from dask_sketch.jobs.ledger.manifest import Manifest, write_pilot
 from dask_sketch.jobs.ledger.objects import fresh_name
@@ -138,7 +138,7 @@ class Change:
         skipped: Iterable[Partition] = (),
     ) -> None:
         """Apply the arguments of :meth:`Ledger.commit`."""
-        self._follow((partition.key, partition.fingerprint) for partition in skipped)
+        self._remember((partition.key, partition.fingerprint) for partition in skipped)
         entries, state = self._index.entries, self._state
         erased = Rows(state.erased)
         for partition, sketch in added:
@@ -179,10 +179,10 @@ class Change:
             ),
         )
 
-    def _follow(self, partitions: Iterable[tuple[str, str]]) -> None:
+    def _remember(self, partitions: Iterable[tuple[str, str]]) -> None:
         """Remember the keys and fingerprints under which forgotten rows are now known."""
         state = self._state
-        names = followed(state.erased, partitions)
+        names = updated_identities(state.erased, partitions)
         self._state = replace(
             state,
             forgotten=state.forgotten.union(names),
@@ -259,7 +259,7 @@ class Change:
             pilot=None,
         )
         # the same rows may come back under an earlier name
-        self._follow(
+        self._remember(
             [
                 (key, one)
                 for key in sorted(since)

@@ -86,7 +86,7 @@ class Rows:
         return found
 
 
-def followed(
+def updated_identities(
     forgotten: Mapping[str, Iterable[str]], partitions: Iterable[tuple[str, str]]
 ) -> dict[str, tuple[str, ...]]:
     """Identities by which forgotten rows will be recognised.
@@ -111,10 +111,10 @@ def followed(
     Examples
     --------
     >>> one, two = "auto:" + 32 * "1", "auto:" + 32 * "2"
-    >>> found = followed({"log/a": (one,)}, [("log/a[0:4]", two)])
+    >>> found = updated_identities({"log/a": (one,)}, [("log/a[0:4]", two)])
     >>> found == {"log/a": (one, two)}
     True
-    >>> followed(found, [("other/a[0:4]", two)]) == {"other/a": (two,)}
+    >>> updated_identities(found, [("other/a[0:4]", two)]) == {"other/a": (two,)}
     True
     """
     known = {key: tuple(those) for key, those in forgotten.items()}

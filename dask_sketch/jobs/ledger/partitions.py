@@ -20,7 +20,7 @@ import fsspec
 import numpy as np
 
 from dask_sketch.errors import ChunkError, InputError, LedgerError
-from dask_sketch.jobs.ledger.forgotten import Rows, followed
+from dask_sketch.jobs.ledger.forgotten import Rows, updated_identities
 from dask_sketch.sources.samples import Samples, StoredChunks, StoredFiles
 
 _TAGS = ("md5Hash", "ETag", "etag", "content_md5")
@@ -140,7 +140,7 @@ def compare(
     """
     seen: set[str] = set()
     found: dict[str, list[Partition]] = {"new": [], "changed": [], "same": [], "skipped": []}
-    names = followed(forgotten, ((part.key, part.fingerprint) for part in partitions))
+    names = updated_identities(forgotten, ((part.key, part.fingerprint) for part in partitions))
     erased = Rows({**forgotten, **names})
     for partition in partitions:
         if partition.key in seen:
@@ -297,7 +297,9 @@ def _locate(origin: StoredChunks, label: str) -> tuple[fsspec.AbstractFileSystem
     try:
         fs, root = fsspec.core.url_to_fs(str(origin.store), **options)
     except (OSError, ImportError, ValueError) as error:
-        raise InputError(f"no file system for {label}: {error}") from error
+        raise InputError(
+            f"no file system for {label} ({error}): check the path or URL and its options."
+        ) from error
     root = root.rstrip("/")
     folders = [f"{root}/{array.path}".rstrip("/") for array in origin.arrays]
     for folder in folders:
@@ -306,7 +308,8 @@ def _locate(origin: StoredChunks, label: str) -> tuple[fsspec.AbstractFileSystem
             found = any(fs.exists(f"{folder}/{name}") for name in ("zarr.json", ".zarray"))
         except Exception as error:  # file systems fail in many ways
             raise ChunkError(
-                f"the array {folder} cannot be reached: {type(error).__name__}: {error}"
+                f"the array {folder} cannot be reached: {type(error).__name__}: {error}. Check its "
+                "store."
             ) from error
         if not found:
             raise ChunkError(
@@ -403,7 +406,8 @@ def _infos(
                 continue
     except Exception as error:  # file systems fail in many ways
         raise ChunkError(
-            f"the files of {label} could not be listed: {type(error).__name__}: {error}"
+            f"the files of {label} could not be listed: {type(error).__name__}: {error}. Check "
+            "that its store can be reached."
         ) from error
     return found
 
