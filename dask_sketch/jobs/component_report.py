@@ -23,11 +23,11 @@ from dask_sketch.jobs.report_sections import (
     run_steps,
 )
 from dask_sketch.models.principal_components import PrincipalComponents
+from dask_sketch.sketching.second_moments import SecondMoments
 
 if TYPE_CHECKING:
     from dask_sketch.jobs.outcome import Outcome
     from dask_sketch.jobs.results import Results
-    from dask_sketch.sketching.second_moments import SecondMoments
 
 _MAX_EXCESS = 0.02  # excess risk from which more columns are advised
 _LARGEST = 3  # features named for each component
@@ -59,6 +59,7 @@ def write_component_page(
     job, moments = results.job, results.total
     found = results.models[name].model
     assert isinstance(found, PrincipalComponents)
+    assert isinstance(moments, SecondMoments)
     d = found.n_features
     titles = results.feature_names or tuple(f"feature {k}" for k in range(d))
     caption = "Fraction of the variance along each component, and together with those before it."

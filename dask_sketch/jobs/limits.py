@@ -10,6 +10,7 @@ import numpy as np
 from dask_sketch.decoders.misfit import loss_to_rival
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.principal_components import PrincipalComponents
+from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.choices import uses_matrices
 
 _LEAST_COST = 10.0  # noise levels
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from dask_sketch.jobs.job_tables import LimitsTable
     from dask_sketch.jobs.ledger.sums import Sums
     from dask_sketch.models.model import Model
-    from dask_sketch.sketching.sketch import Sketch
 
 
 def data_breaches(
@@ -67,12 +67,12 @@ def data_breaches(
                 f"limits.{key} = {list(expected)}: the run read {value:,} {noun}. Check whether "
                 "the sources are complete."
             )
-    if limits.range is not None and read is not None and read.count:
+    if limits.range is not None and isinstance(read, Sketch) and read.count:
         yield from _outside(limits.range, read, others, names)
 
 
 def _outside(
-    limit: float, read: Sketch, others: Sketch | None, names: Sequence[str] | None
+    limit: float, read: Sketch, others: Sums | None, names: Sequence[str] | None
 ) -> Iterator[str]:
     """Features with values too far from those of the pilot rows, or of the other samples."""
     pilot = read.feature_map.pilot
@@ -122,7 +122,9 @@ def model_breaches(
                 f"limits.cost = {limits.cost:g}: {name} leaves a cost of {cost:.3g} noise levels. "
                 "Decode more components or more replicates, or check the data."
             )
-    if limits.nats is not None and isinstance(model, GaussianMixture):
+    if limits.nats is None or not isinstance(sketch, Sketch):
+        return
+    if isinstance(model, GaussianMixture):
         has_matrices = uses_matrices(model.covariance_type)
         shapes = model.covariance_matrices if has_matrices else model.variances
         found = loss_to_rival(sketch, model.weights, model.means, shapes)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from dask_sketch.sketching.arguments import NanPolicy
 
 logger = logging.getLogger(__name__)
-Result = tuple["Partition", Sums]  # sums of a partition, or the error of the last attempt
+Result = tuple["Partition", Sums | ChunkError]  # sums, or the error of the last attempt
 HELD_BYTES = 2**28  # of finished partitions, which are committed then
 REREADS = 2  # of a partition that changes while it is read
 _PILOT_ROWS = 10_000  # in readable chunks, of which a feature map is designed

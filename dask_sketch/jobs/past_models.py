@@ -21,12 +21,12 @@ from dask_sketch.jobs.ledger.sums import require_sketches
 from dask_sketch.jobs.ledger.windows import RunTotals, Window, start_times, window_keys
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
 
 if TYPE_CHECKING:
     import os
 
-    from dask_sketch.sketching.sketch import Sketch
 
 Model = GaussianMixture | Centroids
 Array = NDArray[np.float64]
@@ -194,6 +194,7 @@ def model_history(
         past = {key: entry for key, entry in entries.items() if entry.run <= run}
         keys = window_keys(past, records, window, "window")
         sketch = totals.merged(past, keys, sample=False)
+        assert isinstance(sketch, Sketch)  # of a feature map
         if models:
             options["start"] = models[-1]
         model = decode(sketch, n_components, **options)

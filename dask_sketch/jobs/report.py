@@ -37,6 +37,7 @@ from dask_sketch.jobs.report_sections import (
 )
 from dask_sketch.jobs.results import DecodedModel, Results
 from dask_sketch.models.principal_components import PrincipalComponents
+from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.storage.overwrite import require_writable_page
 
 if TYPE_CHECKING:
@@ -76,10 +77,12 @@ def write_page(
     if isinstance(model, PrincipalComponents):
         write_component_page(results, outcome, planned, first, versions)
         return
-    found = diagnose(model, results.total)
+    total = results.total
+    assert isinstance(total, Sketch)  # of which the model was decoded
+    found = diagnose(model, total)
     write_report(
         outcome.report,
-        results.total,
+        total,
         model,
         title=f"{job.job.name}: {outcome.title}",
         source={table.name: job.resolve(table.path) for table in job.sources},
@@ -204,14 +207,15 @@ def _components(results: Results, name: str) -> list[Section]:
 
 def _moved(results: Results, name: str) -> list[ComponentChange] | None:
     """Components that moved since the last model; None if there is none to compare with."""
-    now, earlier = results.models[name].model, results.earlier.get(name)
+    now, earlier, total = results.models[name].model, results.earlier.get(name), results.total
     if isinstance(now, PrincipalComponents) or isinstance(earlier, PrincipalComponents):
         return None
     if earlier is None or type(earlier) is not type(now) or earlier is now:
         return None
+    assert isinstance(total, Sketch)  # of which the model was decoded
     return [
         one
-        for one in component_changes(earlier, now, results.total)
+        for one in component_changes(earlier, now, total)
         if not one.distance < _MIN_MOVE
         or abs(one.weight - one.weight_before) > _MIN_CHANGE * max(one.weight, one.weight_before)
     ]

@@ -404,15 +404,16 @@ class Results:
     def compare(self) -> None:
         """Compare new samples with the others, the state with earlier ones, and groups."""
         ledger, run = self.ledger, self.ledger.next_run
-        if isinstance(self.total, SecondMoments):
+        total = self.total
+        if isinstance(total, SecondMoments):
             self.untested = _NO_TEST
             return
         entries = ledger.entries
         models = [found.model for found in self.models.values()]
         distribution = next((one for one in models if isinstance(one, Model)), None)
         seed = self.job.job.seed
-        if self.read is not None:
-            new, old = self.read, self.total.without_sample() - self.read
+        if isinstance(self.read, Sketch):
+            new, old = self.read, total.without_sample() - self.read
             if min(new.effective_count, old.effective_count) > 0:
                 self.drifts[NEW_SAMPLES] = drift(old, new, model=distribution, seed=seed)
                 self._test_drift()
@@ -422,19 +423,18 @@ class Results:
                 self.untested = "There is no earlier data to compare with."
         states = [one for one in ledger.states(self.job.drift.states) if one[1].total_weight > 0]
         for number, state in reversed(states):
-            if state.identical(self.total) or not self.has_samples:
+            if state.identical(total) or not self.has_samples:
                 continue
             # partitions that have not changed since that run; their fraction of the squared
             # weights is assumed to be that of the samples
             known = sum(entry.count for entry in entries.values() if entry.run <= number)
-            fraction = known / max(self.total.count, 1)
-            shared = min(fraction * self.total.squared_weight, state.squared_weight)
+            fraction = known / max(total.count, 1)
+            shared = min(fraction * total.squared_weight, state.squared_weight)
             name = STATE if number == run - 1 else f"state against that of run {number}"
-            self.drifts[name] = drift(
-                state, self.total, shared=shared, model=distribution, seed=seed
-            )
+            self.drifts[name] = drift(state, total, shared=shared, model=distribution, seed=seed)
         if self.job.drift.groups:
-            self.between = drifts_between(self.groups, model=distribution, seed=seed)
+            groups = {name: one for name, one in self.groups.items() if isinstance(one, Sketch)}
+            self.between = drifts_between(groups, model=distribution, seed=seed)
 
     def _test_drift(self) -> None:
         """Test the newest data against that before, if there are enough partitions."""

@@ -30,6 +30,7 @@ from dask_sketch.jobs.ledger.sums import (
     stack,
     stated,
     unstack,
+    with_rows,
 )
 from dask_sketch.sketching.row_sample import RowSample, Sampling
 
@@ -224,7 +225,7 @@ def read_sketches(
     if sampling is None:
         return found
     rows = _samples_of(arrays, positions, feature_map, sampling, label)
-    return [replace(one, sample=sample) for one, sample in zip(found, rows, strict=True)]
+    return [with_rows(one, sample) for one, sample in zip(found, rows, strict=True)]
 
 
 def read_samples(

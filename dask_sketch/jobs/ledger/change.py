@@ -191,7 +191,7 @@ class Change:
 
     def _with_rows(self, key: str, sketch: Sums) -> Sums:
         """The sketch with as many random rows as the ledger keeps."""
-        if self._sampling is None:
+        if self._sampling is None or not isinstance(sketch, Sketch):
             return without_rows(sketch)
         if sketch.sample is not None:
             return replace(sketch, sample=sketch.sample.resized(self._sampling.size))
@@ -355,25 +355,27 @@ class Change:
         return tuple(batch for batch in marked if batch.n_live)
 
     def _new_total(self, batches: Sequence[Batch]) -> Sums:
-        total = merge([self._total, *(without_rows(sums) for _, sums in self._added)])
-        bounded = isinstance(total, Sketch)  # second moments are not
-        low, high = (total.minimum, total.maximum) if bounded else (None, None)
-        inside = True
+        whole = total = merge([self._total, *(without_rows(sums) for _, sums in self._added)])
+        inside = True  # of the bounds, which second moments have not
         for name, rows in self._leaving.items():
             batch = self._index.batches[name]
             for sketch in read_sketches(self._backend, batch, rows, self._map):
                 total = total - sketch
-                if bounded:
-                    inside &= bool((sketch.minimum > low).all() and (sketch.maximum < high).all())
-        if not self._leaving or not total.count or not bounded:
+                if isinstance(sketch, Sketch) and isinstance(whole, Sketch):
+                    inside &= bool((sketch.minimum > whole.minimum).all())
+                    inside &= bool((sketch.maximum < whole.maximum).all())
+        if not (isinstance(total, Sketch) and isinstance(whole, Sketch)):
+            return total
+        if not self._leaving or not total.count:
             return total
         if inside:
-            return replace(total, minimum=low, maximum=high, tight_bounds=True)
+            return replace(total, minimum=whole.minimum, maximum=whole.maximum, tight_bounds=True)
         return self._tightened(total, batches)
 
     def _tightened(self, total: Sketch, batches: Sequence[Batch]) -> Sketch:
         """Replace the bounds of a total by those of the live partitions."""
-        bounds = [np.stack([s.minimum, s.maximum])[None] for _, s in self._added]
+        added = [sums for _, sums in self._added if isinstance(sums, Sketch)]
+        bounds = [np.stack([one.minimum, one.maximum])[None] for one in added]
         for batch in batches:
             values = read_rows(self._backend, batch, self._map, [BOUNDS])[BOUNDS]
             bounds.append(np.delete(values, sorted(batch.dead), axis=0))

@@ -29,7 +29,14 @@ from dask_sketch.jobs.ledger.history import Failure, JobModel, RunRecord, read_f
 from dask_sketch.jobs.ledger.manifest import Manifest, newest, read_pilot
 from dask_sketch.jobs.ledger.objects import Reference
 from dask_sketch.jobs.ledger.partitions import Changes, Entry, Partition, compare
-from dask_sketch.jobs.ledger.sums import Conventions, Sums, empty, require_sketches, without_rows
+from dask_sketch.jobs.ledger.sums import (
+    Conventions,
+    Sums,
+    empty,
+    require_sketches,
+    with_rows,
+    without_rows,
+)
 from dask_sketch.jobs.ledger.windows import (
     RunTotals,
     Window,
@@ -43,6 +50,7 @@ from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.merge import merge
 from dask_sketch.sketching.moment_grid import MomentGrid
 from dask_sketch.sketching.row_sample import RowSample, Sampling, sample_bytes
+from dask_sketch.sketching.second_moments import SecondMoments
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer, require_number
 from dask_sketch.validation.warn import warn_user
@@ -144,16 +152,21 @@ def verify(
 
 def _same(stored: Sums, again: Sums, sampling: Sampling | None) -> bool:
     """Whether two sketches have the same sums, and the same random rows if any are kept."""
+    if isinstance(stored, SecondMoments):
+        return stored.identical(again)
+    if not isinstance(again, Sketch) or not stored.identical(again):
+        return False
     if sampling is None or not stored.count:
-        return bool(stored.identical(again))
+        return True
     if stored.sample is None or again.sample is None:
         return False
-    rows = again.sample.resized(sampling.size)
-    return bool(stored.identical(again) and stored.sample.identical(rows))
+    return stored.sample.identical(again.sample.resized(sampling.size))
 
 
 class LedgerReader:
     """Reading methods of a ledger; see :class:`~dask_sketch.jobs.ledger.Ledger`.
+
+    Methods return sketches, or second moments if the ledger is one of a grid.
 
     Attributes
     ----------
@@ -330,7 +343,7 @@ class LedgerReader:
         """
         return compare(partitions, self.entries, self._state.erased)
 
-    def total(self, keys: Iterable[str] | None = None, *, sample: bool = True) -> Sums:
+    def total(self, keys: Iterable[str] | None = None, *, sample: bool = True) -> Any:
         """Sum of the sketches, or of the second moments, of all partitions or of some.
 
         It carries the merged random rows of the partitions, if the ledger keeps any.
@@ -369,7 +382,7 @@ class LedgerReader:
             return self._sum
         if self._rows is None:
             self._rows = self._merged_rows(self.sampling)
-        return replace(self._sum, sample=self._rows)
+        return with_rows(self._sum, self._rows)
 
     def window(
         self,
@@ -377,7 +390,7 @@ class LedgerReader:
         *,
         half_life: str | None = None,
         sample: bool = True,
-    ) -> Sums:
+    ) -> Any:
         """Sum of the sketches of the newest partitions, with weights that decay with age.
 
         Sums of runs stay in memory, so that the next window reads only what was added since.
@@ -429,7 +442,7 @@ class LedgerReader:
             found = [RowSample.merge([*found, *rows])]
         return found[0]
 
-    def sketch_of(self, key: str) -> Sums:
+    def sketch_of(self, key: str) -> Any:
         """Sketch, or second moments, of one partition.
 
         Raises
@@ -440,7 +453,7 @@ class LedgerReader:
         ((_, sketch),) = self.sketches([key])
         return sketch
 
-    def sketches(self, keys: Iterable[str], *, sample: bool = True) -> Iterator[tuple[str, Sums]]:
+    def sketches(self, keys: Iterable[str], *, sample: bool = True) -> Iterator[tuple[str, Any]]:
         """Yield keys and sketches, or second moments, of some partitions, in any order.
 
         Parameters
@@ -461,7 +474,7 @@ class LedgerReader:
         self._records = {ref: self._records[ref] for ref in segments}
         return [record for records in self._records.values() for record in records]
 
-    def states(self, n: int) -> list[tuple[int, Sums]]:
+    def states(self, n: int) -> list[tuple[int, Any]]:
         """Numbers and totals of the last ``n`` runs that are kept, the oldest first.
 
         These totals have sums only, without random rows.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from dataclasses import replace
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +18,12 @@ from dask_sketch.sketching.arguments import require_feature_map
 from dask_sketch.sketching.moment_grid import MomentGrid
 from dask_sketch.sketching.partial import partial_sketch
 from dask_sketch.sketching.partial_moments import partial_moments
-from dask_sketch.sketching.row_sample import Sampling, sample_bytes
+from dask_sketch.sketching.row_sample import RowSample, Sampling, sample_bytes
 from dask_sketch.sketching.second_moments import SecondMoments
 from dask_sketch.sketching.sketch import Sketch
 
 Conventions: TypeAlias = FeatureMap | MomentGrid
-Sums: TypeAlias = Any  # a sketch, or second moments: both are added and subtracted exactly
+Sums: TypeAlias = Sketch | SecondMoments  # both are added and subtracted exactly
 
 _N_ROWS = 64  # of the digest of the arithmetic
 _GOLDEN = 0.6180339887498949
@@ -117,8 +118,9 @@ def stack(
         If a sketch is private, because a ledger adds and subtracts exact sums.
     """
     if isinstance(conventions, MomentGrid):
-        return moment_arrays.stack(sums, conventions)
-    return sketch_arrays.stack(sums, conventions, with_rows=with_rows)
+        return moment_arrays.stack(cast("Sequence[SecondMoments]", sums), conventions)
+    sketches = cast("Sequence[Sketch]", sums)  # as those of a feature map are
+    return sketch_arrays.stack(sketches, conventions, with_rows=with_rows)
 
 
 def unstack(
@@ -183,11 +185,17 @@ def without_rows(sums: Sums) -> Sums:
     return sums.without_sample() if isinstance(sums, Sketch) else sums
 
 
+def with_rows(sums: Sums, rows: RowSample) -> Sketch:
+    """Sketch with random rows; second moments have none."""
+    assert isinstance(sums, Sketch)  # only sketches are sampled
+    return replace(sums, sample=rows)
+
+
 def same_sums(first: Sums, second: Sums) -> bool:
     """Whether all sums and counts are the same; bounds of sketches are not compared."""
     if isinstance(first, SecondMoments):
         return first == second
-    return bool(first.same_sums(second))
+    return isinstance(second, Sketch) and first.same_sums(second)
 
 
 def n_bytes(sums: Sums) -> int:
