@@ -127,7 +127,7 @@ __all__ = [
 ]
 
 
-# models hand lazy input over, and know nothing of Dask
+# models pass lazy input on, and know nothing about Dask
 register_lazy_methods(lambda: importlib.import_module("dask_sketch.graph.apply").apply)
 # `Sketch.from_bytes` is a method of what the reader makes
 register_unpacker(lambda: importlib.import_module("dask_sketch.sketching.open").sketch_from_bytes)

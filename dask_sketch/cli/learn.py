@@ -94,7 +94,7 @@ def learn(
             _require_no_typing_error(y, labels)
     if task == "regression" and not isinstance(numbers, float):
         raise InputError(
-            f"task='regression': {labels} holds {numbers!r}, which is no number: give "
+            f"task='regression': {labels} holds {numbers!r}, which is not a number: give "
             "'classification', or another column as target.",
             parameter="task",
         )
@@ -183,7 +183,7 @@ def predict(
         opening = with_columns_of(fitted, opening, data)
         frames = _of_samples(run, fitted, data, opening, probabilities)
     else:
-        raise InputError(f"{model} is no model of `learn`, `decode` or `pca`: its type is "
+        raise InputError(f"{model} is not a model of `learn`, `decode` or `pca`: its type is "
                          f"{type(fitted).__name__}.", parameter="model")  # fmt: skip
     count = 0
     with new_text_file(output, options) as file:
@@ -326,7 +326,7 @@ def _require_no_typing_error(y: dict[Any, str], path: str) -> None:
 def _require_column(name: str, column: str, columns: list[str], path: str) -> None:
     if column not in columns:
         raise InputError(
-            f"{name}={column!r} is no column of {path}: choose one of {_listed(columns)}.",
+            f"{name}={column!r} is not a column of {path}: choose one of {_listed(columns)}.",
             parameter=name,
         )
 

@@ -487,8 +487,8 @@ def _require_refinable(problem: Problem) -> None:
         return
     if problem.model == "dirac":
         raise DecodeError(
-            "refine='efficient' with model='dirac': points say nothing of the noise of a sketch. "
-            "Decode model='gaussian' or 'isotropic', or leave refine out."
+            "refine='efficient' with model='dirac': points say nothing about the noise of a "
+            "sketch. Decode model='gaussian' or 'isotropic', or leave refine out."
         )
     covariance = problem.covariance
     if covariance is not None and (covariance != np.diag(np.diagonal(covariance))).any():

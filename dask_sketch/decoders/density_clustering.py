@@ -1,4 +1,4 @@
-"""Centroids by way of a density: fit more atoms than centroids, then partition them by k-means.
+"""Centroids from a density: fit more atoms than centroids, then partition them by k-means.
 
 This method is in none of the papers. Points are biased if clusters have width, and one atom for
 each centroid is not enough if clusters are not Gaussian: the risk of k-means depends on long tails

@@ -148,7 +148,7 @@ def _target(problem: Problem) -> Target:
 
 
 def _starts(weights: Array, means: Array) -> list[tuple[Array, Array]]:
-    """Starts at mean vectors in the ball, whose lengths tell the concentrations."""
+    """Starts at mean vectors in the ball, whose lengths determine the concentrations."""
     lengths = np.linalg.norm(means, axis=1)
     held = np.where(lengths > 0.0, lengths, 1.0)[:, None]
     k = concentrations_of(np.clip(lengths, _SHORTEST, _LONGEST), means.shape[1])

@@ -484,7 +484,7 @@ class _Metric:
     def covariance(self) -> Array:
         """Covariance of the estimates, times the number of samples.
 
-        The sandwich formula, in which the ridge is no noise. All blocks are features of the same
+        The sandwich formula, in which the ridge is not noise. All blocks are features of the same
         samples: their information counts as its mean, which bounds the variance from above. The
         noise of the scores is added to that of the features given the scores.
         """

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,8 @@ from dask_sketch.decoders.sparse_kernels import (
 )
 from dask_sketch.models.covariances import floored
 from dask_sketch.models.low_rank import covariances_of
+from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.validation.threads import Threads
 from dask_sketch.validation.warn import warn_user
 
 # Steps of L-BFGS at most. Variables are in units of their curvatures: with K = 10 and d = 64, a
@@ -53,7 +55,7 @@ class FactorSpace(ParameterSpace):
     The arguments are those of :class:`~dask_sketch.decoders.atoms.ParameterSpace`.
     """
 
-    def __init__(self, sketch: Any, model: str, variance_floor: float) -> None:
+    def __init__(self, sketch: Sketch, model: str, variance_floor: float) -> None:
         super().__init__(sketch, "full", None, variance_floor, None)
         d = self.n_features
         self.family = replace(self.family, name=model)
@@ -170,13 +172,13 @@ class FactorObjective(Objective):
 
     def __init__(
         self,
-        sketch: Any,
+        sketch: Sketch,
         model: str,
         *,
         box: None = None,
         covariance: None = None,
         variance_floor: float,
-        threads: Any,
+        threads: Threads,
     ) -> None:
         super().__init__(sketch, "gaussian", variance_floor=variance_floor, threads=threads)
         self.space = FactorSpace(sketch, model, variance_floor)
@@ -229,7 +231,7 @@ class FactorObjective(Objective):
         if self._touched is not None:
             return self._sparse_cost_gradient(weights, theta, *self._touched)
 
-        def sums(block: slice, real: Array, imag: Array) -> tuple[Any, ...]:
+        def sums(block: slice, real: Array, imag: Array) -> tuple[Array, ...]:
             omega, projected = self.omega[:, block], self.projections(theta, block)
             left_real = self.target[0][block] - weights @ real
             left_imag = self.target[1][block] - weights @ imag

@@ -247,8 +247,8 @@ def hierarchical_splitting(
 ) -> Fit:
     """Start from one atom and split all atoms, level by level; swap moves follow.
 
-    The last level is thresholded if the number of components is no power of two. For one component
-    there is nothing to split, and Steps 4 and 5 run once.
+    The last level is thresholded if the number of components is not a power of two. For one
+    component there is nothing to split, and Steps 4 and 5 run once.
 
     Parameters
     ----------

@@ -46,7 +46,7 @@ class _Fit(NamedTuple):
 
     @property
     def is_misfit(self) -> bool:
-        """Whether the statistic is larger than by chance, so that the data is no such mixture."""
+        """Whether the statistic is too large for chance: the data is not such a mixture."""
         if self.statistic is None or self.freedom is None:
             return False
         return self.statistic > self.freedom + _DEVIATIONS * np.sqrt(2.0 * self.freedom)
@@ -68,9 +68,9 @@ def decode_latent_classes(
     Starts are the mixture of the pilot of the feature map, and EM on the random rows of the sketch,
     whose weights are calibrated to it. From each, the squared distance to the sketch is minimised,
     and then that in which the moments are weighted by the inverse of their covariance, unless its
-    statistic shows that the data is no such mixture. The rows decide between this fit and maximum
-    likelihood on the rows; without rows, those that are simulated from the mixture of the pilot and
-    calibrated to the sketch.
+    statistic shows that the data is not such a mixture. The rows decide between this fit and
+    maximum likelihood on the rows; without rows, those that are simulated from the mixture of the
+    pilot and calibrated to the sketch.
 
     Parameters
     ----------
@@ -369,7 +369,7 @@ def _chosen(
     known = [near, *(one for one in likeliest if one is not None)]
     best = max(known, key=lambda one: one.log_likelihood)
     gain = best.log_likelihood - score
-    # as of mixtures of Gaussians: a maximum is likelier than the truth by chance
+    # as for mixtures of Gaussians: a maximum is likelier than the truth by chance
     by_chance = gain_by_chance(n_parameters)
     pilot, n_rows = sketch.feature_map.pilot, rows.effective_count
     if sketch.sample is not None:
@@ -395,7 +395,7 @@ def _warn_of_statistic(fit: _Fit, sketch: Sketch) -> None:
     if fit.is_misfit and fit.statistic is not None and fit.freedom is not None:
         nats = (fit.statistic - fit.freedom) / (2.0 * sketch.effective_count)
         warn_user(
-            f"the sketch is no mixture of so few classes, or a better one was not found: the "
+            f"the data is not a mixture of so few classes, or a better one was not found: the "
             f"overidentification statistic is {fit.statistic:.4g}, and {fit.freedom:.4g} by "
             f"chance, which costs about {nats:.3g} nats a sample. Decode more components, give "
             "more replicates, or sketch with sample=True."

@@ -257,7 +257,8 @@ def warn_of_overidentification(
             f"the mixture leaves an overidentification statistic of {statistic:,.0f}, where one of "
             f"the data's distribution leaves {freedom:,.0f} ± {deviation:,.0f}: it is about "
             f"{loss:.2g} nats a sample from the distribution, because the search stopped at a poor "
-            "minimum or the data is no such mixture. Decode with replicates=5 or another number of "
+            "minimum or the data is not such a mixture. Decode with replicates=5 or another number "
+            "of "
             "components, or sketch with sample=True where rows may be kept.",
         )
 
@@ -265,7 +266,7 @@ def warn_of_overidentification(
 def warn_of_narrow_features(sketch: Sketch, weights: Array, means: Array, matrices: Array) -> None:
     """Warn of covariance matrices that are too wide for values which many rows share.
 
-    The frequencies do not tell how narrow such components are; those of the pilot are. Rows
+    The frequencies do not show how narrow such components are; those of the pilot are. Rows
     simulated from the pilot have no correlations, so that each feature is compared on its own: the
     loss in all features together is at least as large.
 
@@ -296,7 +297,7 @@ def warn_of_narrow_features(sketch: Sketch, weights: Array, means: Array, matric
         warn_user(
             f"the mixture is at least {losses[worst]:.2g} nats a sample below EM on the pilot "
             f"rows, by {feature_title(worst, sketch.feature_map.feature_names)} alone: many rows "
-            "share values there, and frequencies do not tell how narrow such components are. "
+            "share values there, and frequencies do not show how narrow such components are. "
             "Decode covariance_type='diag', leave out such features or state them as categories, "
             "or sketch with sample=True where rows may be kept."
         )
@@ -384,7 +385,7 @@ def _warn_of_cost(sketch: Sketch, cost: float, noise_level: float, remedy: str) 
         warn_user(
             f"the mixture leaves a cost of {cost / noise_level:.3g} noise levels, "
             f"{cost / energy:.2g} of the sketch: components are missing, for instance far from the "
-            f"others, or the data is no such mixture. {remedy} {_map_remedy(sketch)}"
+            f"others, or the data is not such a mixture. {remedy} {_map_remedy(sketch)}"
         )
 
 
@@ -425,7 +426,7 @@ def _warn_of_mixture(
     if loss > WARNED_NATS + mixture[1].size / n_rows:
         warn_user(
             f"the mixture is {loss:.2g} nats a sample below {name}: the components that are "
-            "nearest to a sketch are not the likeliest where the data is no mixture of "
+            "nearest to a sketch are not the likeliest where the data is not a mixture of "
             f"{len(mixture[0])} Gaussians. {remedy}"
         )
     elif sketch.sample is None:

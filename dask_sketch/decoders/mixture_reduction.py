@@ -1,4 +1,4 @@
-"""Mixtures by way of a finer density: fit more atoms than components, then reduce them.
+"""Mixtures from a finer density: fit more atoms than components, then reduce them.
 
 If the data is a mixture of as many Gaussians as are asked for, least squares finds them. If it is
 not, such as speech, least squares and maximum likelihood disagree about the components that

@@ -39,7 +39,7 @@ class Problem:
     start
         Components to start from, in place of a method.
     covariance_type
-        Type of the covariances of ``model="gaussian"``, as of :class:`GaussianMixture`.
+        Type of the covariances of ``model="gaussian"``, as in :class:`GaussianMixture`.
     """
 
     sketch: Sketch

@@ -252,7 +252,7 @@ def conclude_search(
     theta, weights = fit.theta[order], fit.weights[order] / fit.weights.sum()
     means, variances = objective.space.to_data_units(theta)
     _, searched = acceptable_cost(problem.start, problem.n_components, objective.noise_level)
-    if objective.space.n_shapes and problem.sketch.sample is None:  # rows tell more
+    if objective.space.n_shapes and problem.sketch.sample is None:  # rows show more
         expected = _WIDE * problem.sketch.feature_map.min_variances  # far rows widen the data
         _warn_of_thin_components(variances, np.minimum(problem.sketch.extent[1], expected))
     is_mixture = problem.model != "dirac" and objective.space.family.diagonal
@@ -286,7 +286,7 @@ def _refined_by_scales(
 
     Noise explains the cost of a fit without rare clusters, but not this statistic: of eight
     clusters of 25 to 2500 rows it was 50 to 10^5 standard deviations too large if any was missing.
-    A search that finds the same fit again is the last one. Where the data is no such mixture,
+    A search that finds the same fit again is the last one. Where the data is not such a mixture,
     refinement may make a fit far worse: it is then left out, unless the user asks for it.
     """
     objective, first = problem.objective(threads), fit
@@ -336,7 +336,7 @@ def _warn_of_thin_components(variances: Array, data: Array) -> None:
     if thin:
         warn_user(
             f"{thin} of {len(variances)} components are thinner than {_THIN:g} of the data's "
-            "variance in some feature, as fits to data that is no mixture of Gaussians of the "
+            "variance in some feature, as fits to data that is not a mixture of Gaussians of the "
             "map's scale are. Likelihoods will be poor: sketch with sample=True and decode without "
             "method, or decode with a larger variance_floor."
         )

@@ -282,3 +282,51 @@ def add_matrix_gradient(rows, factors, n_means, envelope, weights, table, target
         for r in range(n_means, own.size):
             if by[r] != 0.0:
                 accumulate(exponent, by[r], by_row[own[r]])
+
+
+@cached_njit(nogil=True, error_model="numpy")
+def add_products(real, imag, n_atoms, start, stop, support, rows, factors, n_even, sums):  # type: ignore[no-untyped-def]  # fmt: skip
+    """Add products of pairs of atoms with monomials to sums.
+
+    Parameters
+    ----------
+    real, imag
+        Atoms at four times as many frequencies as there are groups, shape (n, at least K).
+    n_atoms
+        Number of atoms.
+    start, stop
+        Range of the first atoms of the pairs; the second ones are the same and all that follow.
+    support
+        Row of ``rows`` of each group of four frequencies.
+    rows
+        Rows of the sums of the monomials, shape (n_supports, n_monomials).
+    factors
+        Values of the monomials, shape (n_groups, n_monomials, 4).
+    n_even
+        Number of first monomials that multiply the real part of a product; others the imaginary
+        one.
+    sums
+        Sums, shape (at least n_rows, n_pairs), to which is added.
+    """
+    even, odd = np.empty((4, sums.shape[1])), np.empty((4, sums.shape[1]))
+    for group in range(support.size):
+        for i in range(4):
+            j, n = 4 * group + i, 0
+            for k in range(start, stop):
+                a, b = real[j, k], imag[j, k]
+                for other in range(k, n_atoms):
+                    c, d = real[j, other], imag[j, other]
+                    even[i, n] = a * c + b * d
+                    odd[i, n] = a * d - b * c
+                    n += 1
+        chosen = rows[support[group]]
+        for q in range(chosen.size):
+            _add_multiples(even if q < n_even else odd, factors[group, q], sums[chosen[q]])
+
+
+@cached_njit(nogil=True, error_model="numpy")
+def _add_multiples(products, factors, total):  # type: ignore[no-untyped-def]
+    f, g, h, i = factors[0], factors[1], factors[2], factors[3]
+    a, b, c, d = products[0], products[1], products[2], products[3]
+    for n in range(total.size):
+        total[n] += (f * a[n] + g * b[n]) + (h * c[n] + i * d[n])

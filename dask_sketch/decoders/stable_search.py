@@ -173,7 +173,7 @@ def _gaussians(
 
 
 def _warn_of_errors(problem: Problem, target: Target, fit: Fit) -> None:
-    """Warn of parameters that the frequencies hardly tell."""
+    """Warn of parameters that the frequencies hardly determine."""
     errors = standard_errors(target, problem.sketch, fit)
     if errors is None:
         return
@@ -184,8 +184,8 @@ def _warn_of_errors(problem: Problem, target: Target, fit: Fit) -> None:
         warn_user(
             f"model={problem.model!r}: of a component of weight {fit.weights[k]:.2g}, the standard "
             f"error of alpha is {of_alphas[k]:.2g}, and that of the logarithm of a scale up to "
-            f"{of_scales[k]:.2g}: the frequencies hardly tell them. Design the feature map from "
-            "rows that are clipped to quantiles of each feature, or decode fewer components."
+            f"{of_scales[k]:.2g}: the frequencies hardly determine them. Design the feature map "
+            "from rows that are clipped to quantiles of each feature, or decode fewer components."
         )
 
 

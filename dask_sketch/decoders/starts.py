@@ -28,7 +28,7 @@ _ASCENTS = 7  # ascents from the best of the random atoms, beside the one from t
 _STOP = StoppingRule(tolerance=1e-6, n_iterations=200)
 _POINTS = 20_000  # points sampled from a pilot mixture of another number of components
 # Divergence between Gaussians of the moments of pilot and sketch, in nats: up to the first the
-# mixture of the pilot is that of the sketch, beyond the second it says nothing of it.
+# mixture of the pilot is that of the sketch, beyond the second it says nothing about it.
 _SAME, _REACH = 0.02, 3.0
 # Squared distance of the sketch from that of the pilot's mixture: for the same data, in multiples
 # of that of two random samples; and for a start, as a fraction of the energy of the sketch.
@@ -221,7 +221,8 @@ def pilot_mixture(sketch: Sketch, reach: float = _SAME) -> PilotMixture | None:
         return None
     shift = (sketch.mean - mean)[varies] / np.sqrt(pilot.variance[varies])
     ratio = sketch.variance[varies] / pilot.variance[varies]
-    # few rows hardly tell the variance of a heavy tail: its kurtosis is at least that of one row
+    # few rows hardly determine the variance of a heavy tail: its kurtosis is at least that of one
+    # row
     away = np.maximum(sketch.maximum - sketch.mean, sketch.mean - sketch.minimum)[varies]
     kurtosis = (away**2 / sketch.variance[varies]) ** 2 / sketch.count
     tail = np.maximum(0.5 * kurtosis, 1.0)

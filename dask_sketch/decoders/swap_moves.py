@@ -9,7 +9,7 @@ On mixtures of sec. 5.1 with d = 10 and K = 20 (m = 2100, n = 3e5), 2 of 6 fits 
 swap moves ended in such minima, 0.10 and 0.13 nats below the truth; with them, the worst of 10 is
 0.003 below, and a fit takes 0.4 CPU seconds as before. With means 3 to 5 times further apart
 (d = 1 to 12, K = 2 to 10), splitting failed in 21 of 24 fits without swap moves and in none with
-them. On data that is no mixture the moves go on for longer: with K = 64 on spectral features of
+them. On data that is not a mixture the moves go on for longer: with K = 64 on spectral features of
 images (d = 10, m = 4000), 34 CPU seconds instead of 5 halve the cost.
 """
 

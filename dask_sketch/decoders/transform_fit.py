@@ -437,8 +437,8 @@ def standard_errors(target: Target, sketch: Sketch, fit: Fit) -> Array | None:
     Returns
     -------
     errors
-        Asymptotic errors for data of such a mixture; infinite where the frequencies do not tell.
-        None where entries are not weighted.
+        Asymptotic errors for data of such a mixture; infinite where the frequencies do not
+        determine a parameter. None where entries are not weighted.
     """
     if not _is_weighable(sketch, len(fit.weights)):
         return None
@@ -492,7 +492,7 @@ def warn_of_fit(
     elif cost > _SMALL_COST * noise:
         warn_user(
             f"model={problem.model!r}: the cost {cost:.3g} is {cost / noise:.3g} noise levels: the "
-            "search stopped at a poor minimum, or the data is no such mixture. Decode with "
+            "search stopped at a poor minimum, or the data is not such a mixture. Decode with "
             "replicates=5 or another number of components."
         )
 

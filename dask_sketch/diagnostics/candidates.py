@@ -62,7 +62,7 @@ class Candidates:
     sketch
         Sketch.
     family
-        Family of mixtures that are no Gaussians, or None.
+        Family of mixtures that are not Gaussian, or None.
     criterion
         Name of a criterion, or None.
     options
@@ -215,7 +215,7 @@ def _recorded_test(model: AnyModel) -> Overidentification:
 
 
 def require_mixture(options: dict[str, Any], is_mixture: bool) -> None:
-    """Raise an error for a model of a sketch that is no mixture.
+    """Raise an error for a model of a sketch that is not a mixture.
 
     Parameters
     ----------
@@ -240,7 +240,7 @@ def close_in(candidates: Candidates, kind: str) -> None:
     candidates
         Models of one sketch, to which these are added.
     kind
-        Covariance type, or family of mixtures that are no Gaussians.
+        Covariance type, or family of mixtures that are not Gaussian.
     """
     d = candidates.sketch.feature_map.n_features
     begun, stated, largest = time.perf_counter(), False, 1

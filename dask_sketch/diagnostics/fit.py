@@ -31,7 +31,7 @@ from dask_sketch.display.text import fields_text
 from dask_sketch.errors import InputError
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
-from dask_sketch.models.open import gaussian_or_centroids
+from dask_sketch.models.open import refuse_other_families
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.choices import uses_matrices
 from dask_sketch.validation.threads import one_blas_thread
@@ -39,7 +39,7 @@ from dask_sketch.validation.threads import one_blas_thread
 
 def require_model(name: str, value: Any) -> None:
     """Raise unless ``value`` is a model."""
-    gaussian_or_centroids("diagnose", value)
+    refuse_other_families("diagnose", value)
     if not isinstance(value, (GaussianMixture, Centroids)):
         raise InputError(
             f"{name} of type {type(value).__name__}: give a GaussianMixture or Centroids, as "
@@ -125,8 +125,8 @@ def _mixture_findings(fit: FitDiagnostics, at: Linearization) -> dict[str, str]:
     if fit.misfit > _NOISE_REACH:
         found["misfit"] = (
             f"The cost is {fit.cost_ratio:.3g} noise levels, where the true model leaves "
-            f"{at.expected_cost / unit:.2g} ± {at.cost_deviation / unit:.1g}: the data is no such "
-            f"mixture of {fit.n_components} components, "
+            f"{at.expected_cost / unit:.2g} ± {at.cost_deviation / unit:.1g}: the data is not such "
+            f"a mixture of {fit.n_components} components, "
             + (
                 "and this one is the likeliest that was found. More components are closer to it."
                 if fit.is_likeliest
@@ -141,10 +141,10 @@ def _mixture_findings(fit: FitDiagnostics, at: Linearization) -> dict[str, str]:
             "deviations above that of a mixture of such components, though the cost is as low as "
             "noise makes it: "
             + (
-                "the data is no such mixture, and this one is the likeliest that was found. More "
-                "components are closer to it."
+                "the data is not such a mixture, and this one is the likeliest that was found. "
+                "More components are closer to it."
                 if fit.is_likeliest
-                else "a rare component is missing, or the data is no such mixture. Decode with "
+                else "a rare component is missing, or the data is not such a mixture. Decode with "
                 "replicates=5 or another number of components, or sketch with sample=True where "
                 "rows may be kept."
             )

@@ -2,8 +2,8 @@
 
 The theorems of Gribonval et al. hold for centroids, and for mixtures of known covariance, that are
 many kernel bandwidths apart. Their constants are very conservative: they explain what the error
-depends on, and are no defaults. Printed formulas with errors are corrected; each function names
-them.
+depends on, and are not meant as defaults. Printed formulas with errors are corrected; each function
+names them.
 
 References
 ----------

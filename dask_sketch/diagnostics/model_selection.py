@@ -217,8 +217,8 @@ def select_model(
       consistent if the data is such a mixture.
     - ``"likelihood"``, for a sketch with random rows: the Bayesian information criterion of the
       calibrated rows (:func:`calibrate`), with their effective number. Values of Gaussians count as
-      rounded to the median gap between distinct ones, so that repeated values are no components.
-      The statistic ``J`` is not computed where it does not matter for the decision.
+      rounded to the median gap between distinct ones, so that repeated values are not taken for
+      components. The statistic ``J`` is not computed where it does not matter for the decision.
 
     A sketch of directions (``normalize=True``) is decoded to von Mises-Fisher mixtures, a sketch
     with categories to latent classes, and any other sketch with ``model="alpha-stable"`` to
@@ -467,8 +467,8 @@ def _warn_of_selection(
         warn_user(
             f"no number of components explains the sketch: {k} leave an overidentification "
             f"statistic of {test.statistic:,.0f}, where a mixture leaves {test.freedom:,.0f} ± "
-            f"{test.deviation:,.0f}. The data is no such mixture, and the criterion prefers ever "
-            f"more components. {_REMEDIES.get(candidates.family, _WITH_ROWS)}"
+            f"{test.deviation:,.0f}. The data is not such a mixture, and the criterion prefers "
+            f"ever more components. {_REMEDIES.get(candidates.family, _WITH_ROWS)}"
         )
     elif numbers is not None and len(numbers) > 1 and k == numbers[-1]:
         warn_user(

@@ -264,7 +264,7 @@ def write_page(
     )
     out = Path(path)
     with write_errors(out), replacing(out) as new:
-        # names of files may be no UTF-8
+        # names of files may not be UTF-8
         new.write_text(page, encoding="utf-8", errors="backslashreplace")
     return out
 

@@ -121,7 +121,7 @@ def draw_pictures(
                 "Decoder",
                 "Cost after each step. A cost that stays well above the noise level indicates a "
                 "poor "
-                "minimum, or data that is no such mixture.",
+                "minimum, or data that is not such a mixture.",
                 plots.plot_trace(model.decoding),
             )
         )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dask_sketch.display.plots import density_colours, new_axes
+from dask_sketch.display.plots import density_colours, integer_ticks, new_axes, take_names_literally
 from dask_sketch.display.theme import BLUE, GREEN, GREY, ORANGE
 from dask_sketch.errors import InputError
 
@@ -65,8 +65,6 @@ def plot_discrepancies(
     'run'
     """
     ax = new_axes(ax)
-    from matplotlib.ticker import MaxNLocator
-
     x, y = np.asarray(numbers), np.asarray(discrepancies, dtype=np.float64)
     low, high = np.asarray(intervals, dtype=np.float64).reshape(-1, 2).T
     alarm = np.asarray(alarms, dtype=bool)
@@ -79,7 +77,7 @@ def plot_discrepancies(
         ax.axvline(change - 0.5, color=GREEN, ls="--", lw=1.5, label=label)
     if tolerance:
         ax.axhline(tolerance, color=GREY, ls=":", lw=1.5, label="tolerance")
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    integer_ticks(ax)
     top = 1.5 * max(high.max(initial=0.0), tolerance) or 1.0  # room for the legend
     ax.set(xlabel="run", ylabel="discrepancy from the data before", ylim=(0.0, top))
     ax.legend(loc="upper left")
@@ -145,7 +143,7 @@ def plot_matrix(
     if sides is not None and codes is not None:
         _draw_strips(ax, codes, list(dict.fromkeys(sides)))
     for one in (ax, bar.ax):
-        _take_names_literally(one)
+        take_names_literally(one)
     for text in (*ax.get_xticklabels(), *ax.get_yticklabels()):
         text.set_parse_math(False)
     return ax
@@ -200,7 +198,7 @@ def plot_predictions(
     ax.axline((middle, middle), slope=1.0, color=GREY, ls="--", lw=1.5, label="equal")
     ax.set(xlabel=name, ylabel=f"prediction of {name}")
     ax.legend(loc="upper left")
-    _take_names_literally(ax)
+    take_names_literally(ax)
     return ax
 
 
@@ -313,7 +311,7 @@ def plot_witness(
     if points.shape[1] == 1:
         _draw_curve(ax, points[:, 0], found, sides, noise)
         ax.set(xlabel=shown[0])
-        _take_names_literally(ax)
+        take_names_literally(ax)
         return ax
     reach = float(np.abs(found).max(initial=0.0)) or 1.0
     style: dict[str, Any] = {"cmap": _sign_colours(), "vmin": -reach, "vmax": reach}
@@ -337,7 +335,7 @@ def plot_witness(
     first = "the first" if sides is None else sides[0]
     bar = ax.figure.colorbar(drawn, ax=ax, label=f"witness: more of {first} above zero")
     for one in (ax, bar.ax):
-        _take_names_literally(one)
+        take_names_literally(one)
     return ax
 
 
@@ -361,14 +359,6 @@ def _draw_curve(
     ax.set(ylabel="witness")
     ax.margins(x=0.0)
     ax.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, frameon=False)
-
-
-def _take_names_literally(ax: Axes) -> None:
-    """Draw names as they are: they may hold dollar signs, which are not those of formulas."""
-    legend = ax.get_legend()
-    marked = [] if legend is None else legend.get_texts()
-    for text in (ax.xaxis.label, ax.yaxis.label, *marked):
-        text.set_parse_math(False)
 
 
 def _grid(points: Array) -> tuple[Array, Array] | None:

@@ -235,8 +235,7 @@ def plot_components(
     ax.set_ylim(low[1], high[1])
     labels = [f"feature {k}" for k in range(d)] if names is None else list(map(str, names))
     ax.set(xlabel=labels[pair[0]], ylabel=labels[pair[1]])
-    for label in (ax.xaxis.label, ax.yaxis.label):
-        label.set_parse_math(False)  # a name may hold dollar signs
+    take_names_literally(ax)
     return ax
 
 
@@ -308,13 +307,11 @@ def plot_trace(decoding: Decoding | None, ax: Axes | None = None) -> Axes:
     if decoding is None:
         raise InputError("decoding=None: this mixture was not decoded from a sketch.")
     ax = new_axes(ax)
-    from matplotlib.ticker import MaxNLocator
-
     iterations = np.arange(1, len(decoding.trace) + 1)
     ax.plot(iterations, decoding.trace, "o-", color=BLUE, ms=4, lw=1.5, label="cost")
     ax.axhline(decoding.noise_level, color=GREY, ls="--", lw=1.5, label="expected from noise alone")
     ax.set_yscale("log")
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    integer_ticks(ax)
     ax.set(xlabel=decoding.steps, ylabel="cost ||z - AP||²")
     ax.legend()
     return ax
@@ -346,14 +343,12 @@ def plot_criterion(
         If matplotlib is missing.
     """
     ax = new_axes(ax)
-    from matplotlib.ticker import MaxNLocator
-
     for (name, (numbers, values)), color in zip(
         curves.items(), itertools.cycle((BLUE, GREEN, ORANGE, GREY)), strict=False
     ):
         ax.plot(numbers, values, "o-", color=color, ms=4, lw=1.5, label=name)
     ax.plot(*selected, "o", ms=11, mfc="none", mec=ORANGE, mew=2, label="selected")
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    integer_ticks(ax)
     ax.set(xlabel="components", ylabel=label)
     found = np.concatenate(
         [np.asarray(values, np.float64).ravel() for _, values in curves.values()]
@@ -386,13 +381,11 @@ def plot_explained_variance(ratios: ArrayLike, ax: Axes | None = None) -> Axes:
     (2, 'fraction of the variance')
     """
     ax = new_axes(ax)
-    from matplotlib.ticker import MaxNLocator
-
     values = np.asarray(ratios, dtype=np.float64)
     numbers = np.arange(len(values))
     ax.bar(numbers, values, color=BLUE, label="each")
     ax.plot(numbers, np.cumsum(values), color=ORANGE, marker=".", label="together")
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    integer_ticks(ax)
     ax.set(xlabel="component", ylabel="fraction of the variance", ylim=(0.0, 1.05))
     ax.legend()
     return ax
@@ -433,7 +426,6 @@ def plot_history(
     """
     ax = new_axes(ax)
     from matplotlib import colormaps
-    from matplotlib.ticker import MaxNLocator
 
     y = np.asarray(values, dtype=np.float64)
     sizes = np.full(y.shape, 12.0)
@@ -444,7 +436,7 @@ def plot_history(
         color = colormaps["viridis"](0.85 * k / max(y.shape[1] - 1, 1))
         ax.plot(numbers, line, color=color, lw=1.2, label=f"component {k}")
         ax.scatter(numbers, line, sizes[:, k], color=[color])
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    integer_ticks(ax)
     ax.set(xlabel="run", ylabel=label)
     if y.shape[1] <= _MAX_LEGEND:  # beside the axes: lines may be anywhere in them
         ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
@@ -459,6 +451,21 @@ def new_axes(ax: Axes | None) -> Axes:
     from matplotlib.figure import Figure
 
     return Figure(figsize=SIZE, layout="constrained").add_subplot()
+
+
+def integer_ticks(ax: Axes) -> None:
+    """Put the ticks of the horizontal axis at integers only."""
+    from matplotlib.ticker import MaxNLocator
+
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def take_names_literally(ax: Axes) -> None:
+    """Draw names as they are: they may hold dollar signs, which are not those of formulas."""
+    legend = ax.get_legend()
+    marked = [] if legend is None else legend.get_texts()
+    for text in (ax.xaxis.label, ax.yaxis.label, *marked):
+        text.set_parse_math(False)
 
 
 def require_matplotlib() -> None:

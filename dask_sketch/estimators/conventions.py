@@ -22,7 +22,7 @@ from dask_sketch.validation.device import on_device
 from dask_sketch.validation.tables import require_columns
 from dask_sketch.validation.warn import warn_user
 
-# Beginnings of the names of types whose values are no numbers, of pandas and Polars.
+# Beginnings of the names of types whose values are not numbers, of pandas and Polars.
 _NO_NUMBERS = (
     "datetime", "timedelta", "period", "interval", "complex", "date", "time", "duration", "list",
     "struct", "binary", "array",
@@ -38,7 +38,7 @@ def is_lazy(x: Any) -> bool:
 
 
 def require_table(x: Any, name: str) -> None:
-    """Refuse what is no array of numbers, and tables with such columns, with the way to fit them.
+    """Refuse anything but arrays of numbers and tables of such columns, and state the remedy.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ def validate_rows(
     Raises
     ------
     ValueError
-        If the samples are masked, have other columns, are no numbers, or hold refused values.
+        If the samples are masked, have other columns, are not numbers, or hold refused values.
     """
     require_unmasked(x, "rows", "the values of X")  # scikit-learn ignores masks
     names = _columns_of(x)
@@ -192,7 +192,7 @@ def validate_rows(
 
 
 def _refuse_value(x: Any, finite: bool | str, remedy: str, error: Exception) -> None:
-    """Raise an error that names the first value that is no finite number, if there is one."""
+    """Raise an error that names the first value that is not a finite number, if there is one."""
     if np.iscomplexobj(x):
         return
     try:

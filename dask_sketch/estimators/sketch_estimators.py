@@ -161,11 +161,12 @@ class SketchEstimator(VersionedPickle, BaseEstimator, ABC):
         given = {"seed": seed, "replicates": self.n_init, **self._decoding()}
         if auto:
             types = (given.pop("covariance_type", "diag"),)
-            selection = select_model(found, covariance_types=types, **given)
-            model, self.selection_ = selection.model, selection
+            self.selection_ = select_model(found, covariance_types=types, **given)
+            decoded = self.selection_.model
         else:
-            model = gaussian_or_centroids(type(self).__name__, decode(found, n_components, **given))
-        model = self._finished(model, found, seed)
+            decoded = decode(found, n_components, **given)
+        decoded = gaussian_or_centroids(type(self).__name__, decoded)
+        model = self._finished(decoded, found, seed)
         # set last, so that an error above keeps the earlier fit
         self.sketch_, self.model_ = found, model
         self.n_features_in_ = self.feature_map_.n_features
@@ -216,7 +217,9 @@ class SketchEstimator(VersionedPickle, BaseEstimator, ABC):
     def _decoding(self) -> dict[str, Any]:
         """Additional arguments of :func:`dask_sketch.decode`."""
 
-    def _finished(self, model: Any, sketch: Sketch, seed: int) -> Any:
+    def _finished(
+        self, model: GaussianMixture | Centroids, sketch: Sketch, seed: int
+    ) -> GaussianMixture | Centroids:
         """Refine the decoded model; nothing by default."""
         return model
 
@@ -388,7 +391,13 @@ class SketchKMeans(
     def _decoding(self) -> dict[str, Any]:
         return {"method": self.method, "model": "dirac"}
 
-    def _set_fitted(self, model: Any, samples: Any, rows: Any, weights: Any) -> None:
+    def _set_fitted(
+        self,
+        model: GaussianMixture | Centroids,
+        samples: Samples,
+        rows: NDArray[np.floating] | None,
+        weights: NDArray[np.float64] | None,
+    ) -> None:
         assert isinstance(model, Centroids)
         self.cluster_centers_, self.weights_ = model.centers, model.weights
         self._n_features_out = model.n_components
@@ -477,7 +486,10 @@ class SketchKMedians(SketchKMeans):
             raise InputError("normalize=True: use SketchKMeans, which clusters directions.")
         return super()._design()
 
-    def _finished(self, model: Any, sketch: Sketch, seed: int) -> Any:
+    def _finished(
+        self, model: GaussianMixture | Centroids, sketch: Sketch, seed: int
+    ) -> GaussianMixture | Centroids:
+        assert isinstance(model, Centroids)
         if sketch.sample is None or not len(sketch.sample):
             warn_user(
                 "sample_size=False: the centers match the sketch, and are not refined to medians. "
@@ -702,7 +714,13 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
             "variance_floor": self.variance_floor,
         }
 
-    def _set_fitted(self, model: Any, samples: Any, rows: Any, weights: Any) -> None:
+    def _set_fitted(
+        self,
+        model: GaussianMixture | Centroids,
+        samples: Samples,
+        rows: NDArray[np.floating] | None,
+        weights: NDArray[np.float64] | None,
+    ) -> None:
         assert isinstance(model, GaussianMixture)
         assert model.decoding is not None
         self.weights_, self.means_ = model.weights, model.means

@@ -307,7 +307,8 @@ def sample_mixed(
     else:
         sizes = np.minimum(np.searchsorted(_SHARES, rng.random(n), side="right") + 2, d)
         used = rng.random((n, d)).argsort(axis=1) < sizes[:, None]
-        # a level that is independent of a number says nothing of it, and hides it if it is uniform
+        # a level that is independent of a number says nothing about it, and hides it if it is
+        # uniform
         alone = used[:, numeric].any(axis=1) & (rng.random(n) < 0.5)
         used[np.ix_(alone, columns)] = False
         radius = adapted_radius(rng.random(n))

@@ -68,7 +68,7 @@ class PilotMixture:
 class Pilot:
     """Record of the rows from which a feature map was designed.
 
-    Decoders start from its mixture, and compare their models with it. It is no part of the
+    Decoders start from its mixture, and compare their models with it. It is not part of the
     specification of a feature map: the digest does not depend on it.
 
     Attributes
@@ -168,7 +168,9 @@ class Pilot:
                 clusters,
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise InputError(f"pilot={str(values)[:60]!r} is no record of pilot rows.") from error
+            raise InputError(
+                f"pilot={str(values)[:60]!r} is not a record of pilot rows: leave it out."
+            ) from error
         found = out.mixture
         shapes: list[tuple[Array, tuple[int, ...]]] = [(out.variance, (n_features,))]
         if found is not None:
@@ -378,7 +380,7 @@ def _sampling_loss(rows: Array, mixture: PilotMixture, seed: int) -> float:
 
     With ``p`` parameters and ``n`` rows, a fit is too likely by ``p / (2 n)`` on its rows, and too
     unlikely by as much on others. Fits to halves of the rows differ by four times that between the
-    rows of their own and the others, and by more if the data is no mixture of Gaussians.
+    rows of their own and the others, and by more if the data is not a mixture of Gaussians.
     """
     order = np.random.default_rng(seed).permutation(len(rows))
     middle, k = len(rows) // 2, len(mixture.weights)

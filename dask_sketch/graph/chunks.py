@@ -290,7 +290,7 @@ def _named(
 class ChunkGraph:
     """A graph that reads one chunk, and depends on no other graph.
 
-    An object, which Dask hands over as it is; a dictionary would be taken for tasks.
+    An object, which Dask passes on as it is; a dictionary would be mistaken for tasks.
 
     Attributes
     ----------

@@ -52,7 +52,7 @@ class LazyResult(DaskMethodsMixin):
     Raises
     ------
     InputError
-        If ``split_every`` is no integer of at least 2.
+        If ``split_every`` is not an integer of at least 2.
     """
 
     def __init__(

@@ -170,7 +170,7 @@ def thread_memory() -> int:
 
         try:
             worker = get_worker()
-        except ValueError:  # this is no task of a worker
+        except ValueError:  # this is not a task of a worker
             pass
         else:
             limit = worker.memory_manager.memory_limit or psutil.virtual_memory().total

@@ -265,7 +265,7 @@ class ChunkFailure:
 class ChunkBatch:
     """Chunks that one task reduces, one after the other.
 
-    An object, which Dask hands over as it is; a list of graphs would be taken for tasks.
+    An object, which Dask passes on as it is; a list of graphs would be mistaken for tasks.
 
     Attributes
     ----------

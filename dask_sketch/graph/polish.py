@@ -17,7 +17,7 @@ from dask_sketch.graph.reduction import Reduction
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.model import Polishing
-from dask_sketch.models.open import gaussian_or_centroids
+from dask_sketch.models.open import refuse_other_families
 from dask_sketch.sketching.arguments import require_nan_policy
 from dask_sketch.sketching.expectation import (
     FINER,
@@ -180,7 +180,7 @@ def polish(
 
 
 def _require_arguments(model: Any, passes: Any, variance_floor: Any, tolerance: Any) -> None:
-    gaussian_or_centroids("polish", model)
+    refuse_other_families("polish", model)
     if not isinstance(model, (GaussianMixture, Centroids)):
         raise InputError(
             f"model of type {type(model).__name__}: give a GaussianMixture or Centroids, from "

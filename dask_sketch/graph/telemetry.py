@@ -172,7 +172,7 @@ def report_merge(n_partials: int) -> None:
 
 
 def _meter() -> Any:
-    if "distributed.metrics" not in sys.modules:  # then this is no worker
+    if "distributed.metrics" not in sys.modules:  # then this is not a worker
         return None
     from distributed.metrics import context_meter
 

@@ -80,7 +80,7 @@ class Outcome:
         Description of the damage of the newest commit, whose partitions were read again; ``None``
         if it was whole.
     notes
-        Observations that are no errors, with what to do.
+        Observations that are not errors, with what to do.
     later_failure
         Failure of a run after this one, in a report that is written again; else empty.
     started

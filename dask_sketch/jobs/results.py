@@ -261,7 +261,7 @@ class Results:
     breaches, refused
         Limits that the data exceeds, and limits that models exceed, by their names.
     notes
-        Observations that are no errors, with what to do.
+        Observations that are not errors, with what to do.
     """
 
     job: Job

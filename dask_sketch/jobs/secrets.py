@@ -172,7 +172,7 @@ def require_no_secret(url: str) -> None:
     Raises
     ------
     ValueError
-        If it does, or if it is no URL.
+        If it does, or if it is not a URL.
     """
     try:
         parts = urlsplit(url)

@@ -401,7 +401,7 @@ class GaussianMixture(Mixture):
         Raises
         ------
         InputError
-            If it is no such estimator, or not fitted.
+            If it is not such an estimator, or not fitted.
 
         Examples
         --------

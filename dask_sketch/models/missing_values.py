@@ -61,7 +61,7 @@ def conditional_means(means: Array, covariances: Array, shares: Array, rows: Arr
     means
         Means, shape (n_components, n_features).
     covariances
-        Covariances, as of :func:`log_joint_observed`.
+        Covariances, as in :func:`log_joint_observed`.
     shares
         Probabilities of the components given the observed values, shape (n, n_components).
     rows

@@ -47,35 +47,47 @@ _COUNTS = ("seed", "replicates", "n_evaluations")
 _MAX_TEXT = 1000  # characters of a text of the record: all of them are shown
 
 
-def gaussian_or_centroids(function: str, model: Any) -> Any:
-    """Return a model, and refuse those of other families, and sketches with categories.
+def refuse_other_families(function: str, value: object) -> None:
+    """Raise InputError for models of other families, and for sketches with categories.
 
     Parameters
     ----------
     function
         Name of the function that takes Gaussians and centroids only, for the message.
-    model
-        Model, or a sketch with a ``feature_map``.
-
-    Raises
-    ------
-    InputError
-        If it is a model of another family, or the sketch has categorical features.
+    value
+        Model, or sketch; other objects are not refused.
     """
-    feature_map = getattr(model, "feature_map", None)
-    if isinstance(model, LatentClassMixture) or getattr(feature_map, "categories", None):
+    feature_map = getattr(value, "feature_map", None)
+    if isinstance(value, LatentClassMixture) or getattr(feature_map, "categories", None):
         raise InputError(
             f"{function} takes no categories: it is for mixtures of Gaussians and centroids. Of "
             "latent classes, compare score(x) or bic(x) of held-out rows, and the statistic "
             "decoding.overidentification; or sketch the numeric columns alone.",
             parameter="categories",
         )
-    if isinstance(model, (VonMisesFisherMixture, AlphaStableMixture)):
+    if isinstance(value, (VonMisesFisherMixture, AlphaStableMixture)):
         raise InputError(
-            f"{function} takes no {type(model).__name__}: it is for mixtures of Gaussians and "
+            f"{function} takes no {type(value).__name__}: it is for mixtures of Gaussians and "
             "centroids. Compare score(x) or bic(x) of held-out rows, and the statistic "
             "decoding.overidentification."
         )
+
+
+def gaussian_or_centroids(function: str, model: AnyModel) -> GaussianMixture | Centroids:
+    """Return a model, and refuse models of other families.
+
+    Parameters
+    ----------
+    function, model
+        Arguments of :func:`refuse_other_families`.
+
+    Raises
+    ------
+    InputError
+        If it is a model of another family.
+    """
+    refuse_other_families(function, model)
+    assert isinstance(model, (GaussianMixture, Centroids))  # there are no other families
     return model
 
 

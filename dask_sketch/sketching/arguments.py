@@ -97,7 +97,7 @@ def checked_rows(
     InputError
         If shapes or types do not fit, or values are masked or lazy.
     ChunkError
-        If a categorical feature has a value that is no code of its levels.
+        If a categorical feature has a value that is not a code of its levels.
     """
     require_feature_map(feature_map)
     x, w = checked_chunk(samples, weights, feature_map.n_features, "the feature map", label)
@@ -280,16 +280,7 @@ def refuse_values(
     """
     finite = np.isfinite(row)
     if finite.all() and weight is not None and not is_weight(weight):
-        raise ChunkError(
-            f"weights of {label}: row {number} has weight={weight}; "
-            + (
-                f"give zero, or a number from 2**{MIN_EXPONENT} to 2**{MAX_EXPONENT}. One factor "
-                f"for all weights "
-                "changes no average."
-                if 0 < weight < np.inf
-                else "give finite weights of at least zero."
-            )
-        )
+        refuse_weight(weight, number, label)
     if finite.all():
         away = (row.astype(np.float64) - center) / units
         feature = int(np.argmax(np.abs(away)))
@@ -299,7 +290,47 @@ def refuse_values(
             f"from its center; the limit of exact sums is {MAX_DISTANCE:.3g}. Remove fill values, "
             f"use another unit, or {remedy}."
         )
-    feature = int(np.argmin(finite))
+    refuse_not_finite(row, number, label, names)
+
+
+def refuse_weight(weight: float, number: int, label: str) -> NoReturn:
+    """Raise the error of a weight that is out of range.
+
+    Parameters
+    ----------
+    weight
+        Weight of a row.
+    number
+        Number of the row in the chunk.
+    label
+        Name of the chunk for messages.
+    """
+    remedy = "give finite weights of at least zero."
+    if 0 < weight < np.inf:
+        remedy = (
+            f"give zero, or a number from 2**{MIN_EXPONENT} to 2**{MAX_EXPONENT}. One factor for "
+            "all weights changes no average."
+        )
+    raise ChunkError(f"weights of {label}: row {number} has weight={weight}; {remedy}")
+
+
+def refuse_not_finite(
+    row: NDArray[Any], number: int, label: str, names: tuple[str, ...] | None
+) -> NoReturn:
+    """Raise the error of the first value of a row that is not finite.
+
+    Parameters
+    ----------
+    row
+        Values of the row, shape (n_features,).
+    number
+        Number of the row in the chunk.
+    label
+        Name of the chunk for messages.
+    names
+        Names of the features, or None.
+    """
+    feature = int(np.argmin(np.isfinite(row)))
     raise ChunkError(
         f"{label}: row {number} of this chunk has {row[feature]} in "
         f"{feature_title(feature, names)}. Clean the data, or pass "

@@ -33,17 +33,27 @@ from dask_sketch.features.kernels.row_reader import native_type
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.low_rank import covariances_of
-from dask_sketch.sketching.arguments import require_directions
-from dask_sketch.validation.arrays import FrozenDataclass, require_unmasked, unit_rows
+from dask_sketch.sketching.arguments import (
+    checked_chunk,
+    refuse_not_finite,
+    refuse_weight,
+    require_directions,
+)
+from dask_sketch.validation.arrays import FrozenDataclass, unit_rows
 from dask_sketch.validation.choices import rank_of, uses_matrices
 from dask_sketch.validation.device import on_host
-from dask_sketch.validation.tables import feature_title
 
 Array = NDArray[np.float64]
 _SLAB = 2**15  # rows that are converted at a time
 _SEEN = 1e-6  # samples, of mean weight; fewer do not determine a mean
 _BITS = math.log2(math.e)
 FINER = 2.0**-12  # unit of centroids whose clusters are narrow, as a fraction of the first unit
+_LEAST = 1e-13  # floor of eigenvalues in units of variances, which rounding respects
+_LOG2_TWO_PI = math.log2(2.0 * math.pi)
+_TOO_LARGE = (
+    "sums are larger than can be held exactly: a total weight of 7e13, or second moments to match. "
+    "Multiply all weights by one smaller factor."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,7 +295,8 @@ class ExpectationStep(FrozenDataclass):
         ChunkError
             If a row or a weight is refused, or sums are too large.
         """
-        x, w = self._checked(samples, weights, label)
+        given, shares = checked_chunk(samples, weights, self.model.n_features, "the model", label)
+        x, w = on_host(given), None if shares is None else on_host(shares)
         add_rows = self._compiled(x.dtype)
         sums = np.zeros((2, self.n_sums), np.int64)
         order = np.arange(min(_SLAB, len(x)))
@@ -320,34 +331,10 @@ class ExpectationStep(FrozenDataclass):
                 omitted += left_out
         return ExpectationStatistics(FixedPoint(*sums), count, omitted)
 
-    def _checked(
-        self, samples: Any, weights: Any, label: str
-    ) -> tuple[NDArray[Any], NDArray[Any] | None]:
-        require_unmasked(samples, "samples", f"the values of {label}")
-        x = on_host(samples)
-        d = self.model.n_features
-        if x.dtype.kind not in "fiub":
-            raise InputError(f"{label} has dtype={x.dtype}, not real numbers. Convert them.")
-        if x.ndim < 1 or x.shape[-1] != d:
-            raise InputError(f"{label} has shape={x.shape}: give (..., {d}), as the model has.")
-        x = x.reshape(-1, d)
-        if weights is None:
-            return x, None
-        require_unmasked(weights, "weights", f"weights of {label}")
-        w = on_host(weights)
-        if w.dtype.kind not in "fiub":
-            raise InputError(f"weights of {label} have dtype={w.dtype}: give real numbers.")
-        if w.size != len(x):
-            raise InputError(
-                f"weights of {label} have size={w.size}: give one weight for each of the {len(x)} "
-                "rows."
-            )
-        return x, w.reshape(-1)
-
     def _refuse(self, row: NDArray[Any], number: int, label: str) -> NoReturn:
         finite = np.isfinite(row)
         if not finite.all():
-            _refuse_values(row, number, label, self.model.feature_names)
+            refuse_not_finite(row, number, label, self.model.feature_names)
         away = np.abs((row - self._locations) / self._deviations).max(axis=1).min()
         raise ChunkError(
             f"{label}: row {number} of this chunk is {away:.3g} "
@@ -554,31 +541,11 @@ def _log_ratios(after: Array, before: Array) -> Array:
     return np.asarray(np.where(np.isfinite(ratios), ratios, 0.0))
 
 
-_LEAST = 1e-13  # floor of eigenvalues in units of variances, which rounding respects
-_LOG2_TWO_PI = math.log2(2.0 * math.pi)
-_TOO_LARGE = (
-    "sums are larger than can be held exactly: a total weight of 7e13, or second moments to match. "
-    "Multiply all weights by one smaller factor."
-)
-
-
 def covariance_shape(model: GaussianMixture) -> str:
     """Shape of the covariances of a mixture: ``"gaussian"``, ``"isotropic"`` or ``"known"``."""
     if model.covariance_type == "spherical":
         return "isotropic"
     return "gaussian" if model.decoding is None else model.decoding.model
-
-
-def _refuse_values(
-    row: NDArray[Any], number: int, label: str, names: tuple[str, ...] | None
-) -> NoReturn:
-    feature = int(np.argmin(np.isfinite(row)))
-    raise ChunkError(
-        f"{label}: row {number} of this chunk has {row[feature]} in "
-        f"{feature_title(feature, names)}. Clean the data, or pass "
-        "nan_policy='omit' to leave such rows out and count them.",
-        parameter="nan_policy",
-    )
 
 
 def _usable(
@@ -593,14 +560,10 @@ def _usable(
     finite = np.isfinite(rows).all(axis=1)
     if not finite.all() and not omit:
         bad = int(np.argmin(finite))
-        _refuse_values(rows[bad], start + bad, label, names)
+        refuse_not_finite(rows[bad], start + bad, label, names)
     found = np.where(finite, weights, 0.0).astype(np.float64)
     fine = (found >= 2.0**MIN_EXPONENT) & (found <= 2.0**MAX_EXPONENT) | (found == 0)
     if not fine.all():
         bad = int(np.argmin(fine))
-        raise ChunkError(
-            f"weights of {label}: row {start + bad} has weight={weights[bad]}; give zero, or a "
-            f"number from 2**{MIN_EXPONENT} to 2**{MAX_EXPONENT}. One factor for all weights "
-            "changes no average."
-        )
+        refuse_weight(float(weights[bad]), start + bad, label)
     return found, int((~finite).sum())

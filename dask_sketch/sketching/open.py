@@ -129,7 +129,7 @@ def open(store: Any, *, storage_options: dict[str, Any] | None = None) -> Artifa
 
 
 def open_sketch(store: Any, *, storage_options: dict[str, Any] | None = None) -> Sketch:
-    """Open a sketch, and refuse other artifacts; arguments and errors as of :func:`open`."""
+    """Open a sketch, and refuse other artifacts; arguments and errors as for :func:`open`."""
     versions = {SKETCH: READABLE[SKETCH]}
     return sketch_from_dataset(
         read_dataset(store, versions, storage_options=storage_options), store
@@ -161,7 +161,7 @@ def sketch_from_bytes(value: bytes | bytearray | memoryview) -> Sketch:
 
 
 def open_group(store: Any, *, storage_options: dict[str, Any] | None = None) -> SketchGroup:
-    """Open a group of sketches, and refuse other artifacts; arguments as of :func:`open`."""
+    """Open a group of sketches, and refuse other artifacts; arguments as for :func:`open`."""
     versions = {GROUP: READABLE[GROUP]}
     return _group(read_dataset(store, versions, storage_options=storage_options), store)
 
@@ -282,7 +282,7 @@ def _sample(dataset: xr.Dataset, n_features: int) -> RowSample:
     found = RowSample(rows=rows, threshold=float.fromhex(attrs["sample_threshold"]), size=size,
                       **given)  # fmt: skip
     if not found.is_possible:
-        raise ArtifactError("sample_rows are no rows that a pass chose; the sketch was edited.")
+        raise ArtifactError("sample_rows are not rows that a pass chose; the sketch was edited.")
     return found
 
 

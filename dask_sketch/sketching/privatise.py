@@ -192,7 +192,7 @@ def privatise(
 
 
 def _require_exact(sketch: object, nan_policy: object) -> None:
-    """Refuse what is no exact sketch, and counters that would not be released."""
+    """Refuse anything but an exact sketch, and counters that would not be released."""
     if not isinstance(sketch, Sketch):
         raise InputError(
             f"sketch of type {type(sketch).__name__}: give one Sketch; of a group, group[label]."

@@ -28,7 +28,7 @@ def as_array(x: Any) -> np.ndarray[Any, Any]:
         ) from error
     except (TypeError, RuntimeError) as error:  # tensors on a GPU, with gradients or of bfloat16
         raise InputError(
-            f"x of type {type(x).__name__} is no array of NumPy ({error}): convert it to one, of "
+            f"x of type {type(x).__name__} is not a NumPy array ({error}): convert it to one, of "
             "float32 or float64.",
             parameter="x",
         ) from error

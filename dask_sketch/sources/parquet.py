@@ -57,7 +57,7 @@ def list_parquet_files(fs: Any, found: str) -> dict[str, int]:
 
     Below a folder, files whose names or folders begin with a dot or an underscore are left out
     with a warning: other programs keep unfinished and removed files there. A pattern with a step
-    that begins like that finds them, and folders such as ``_day=1`` are no such folders.
+    that begins like that finds them, and folders such as ``_day=1`` are not such folders.
 
     Parameters
     ----------

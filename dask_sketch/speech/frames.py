@@ -126,7 +126,7 @@ def open_frames(x: Any, recordings: Any = "file_name", **options: Any) -> Frames
     groups = samples.groups
     if groups is None or groups.names is None or not isinstance(samples.blocks, da.Array):
         raise InputError(
-            f"{samples.label} does not tell the names of its recordings before it is read: write "
+            f"{samples.label} does not state the names of its recordings before it is read: write "
             "it with write_features(), or give their names as an array of text."
         )
     return Frames(samples, tuple(map(str, groups.names)))

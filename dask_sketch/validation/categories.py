@@ -181,7 +181,7 @@ def _checked_levels(title: str, given: Any) -> Levels:
     if len(set(values)) < len(values) or any(one != one for one in values):
         raise InputError(
             f"categories of {title} are not distinct: {str(values)[:80]}. Missing values "
-            "are no level: leave NaN out.",
+            "are not levels: leave NaN out.",
             parameter="categories",
         )
     return values

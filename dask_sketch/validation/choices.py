@@ -40,7 +40,7 @@ def named_type(covariance_type: Any) -> Any:
     Parameters
     ----------
     covariance_type
-        Argument of that name; anything that is no such pair is returned as it is.
+        Argument of that name; anything else than such a pair is returned as it is.
 
     Examples
     --------
@@ -80,7 +80,7 @@ def named_types(covariance_types: Any) -> list[str]:
     Parameters
     ----------
     covariance_types
-        Names, or pairs as of :func:`named_type`.
+        Names, or pairs as in :func:`named_type`.
 
     Examples
     --------

@@ -218,7 +218,7 @@ def test_bad_arguments(spoken, universal, split):
         models["eve"]
     with pytest.raises(InputError, match="means has shape"):
         LikelihoodRatios(universal, np.zeros((1, 2, 2)))
-    with pytest.raises(InputError, match="does not tell the names"):
+    with pytest.raises(InputError, match="does not state the names"):
         open_frames(np.zeros((3, 2)), np.arange(3))
 
 

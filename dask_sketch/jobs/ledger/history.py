@@ -162,9 +162,7 @@ def read_model(backend: Backend, name: str) -> JobModel:
     schema, label = dataset.attrs["schema"], f"{backend.label}/{name}"
     if schema == COMPONENTS:
         return components_from_dataset(dataset, label)
-    found = gaussian_or_centroids("a job", model_from_dataset(dataset, schema, label))
-    assert isinstance(found, (GaussianMixture, Centroids))
-    return found
+    return gaussian_or_centroids("a job", model_from_dataset(dataset, schema, label))
 
 
 @dataclass(frozen=True)

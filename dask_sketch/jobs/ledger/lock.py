@@ -45,7 +45,7 @@ class Holder:
     machine
         Identifier of host, boot and namespace, which is equal where processes see each other.
     pid, process_start
-        Number of the process, and its start as of :func:`process_start`, because numbers are
+        Number of the process, and its start as in :func:`process_start`, because numbers are
         reused.
     since, heartbeat
         Times at which the lock was taken and last confirmed, in seconds since 1970.

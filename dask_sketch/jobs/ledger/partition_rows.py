@@ -192,7 +192,7 @@ def unstack(
     Raises
     ------
     LedgerError
-        If they are no rows that were chosen from partitions.
+        If they are not rows that were chosen from partitions.
     """
     values, (numbers, thresholds) = arrays[VALUES], arrays[HEADS].T
     counts = np.nan_to_num(numbers, nan=-1.0).clip(-1, max_rows + 1).astype(np.int64)

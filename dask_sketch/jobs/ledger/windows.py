@@ -247,7 +247,7 @@ def parse_span(text: str) -> timedelta:
     Raises
     ------
     ValueError
-        If the text is no positive span of time.
+        If the text is not a positive span of time.
 
     Examples
     --------
@@ -259,7 +259,7 @@ def parse_span(text: str) -> timedelta:
     except (OverflowError, AttributeError):  # AttributeError: "NaT"
         span = timedelta(0)
     if not span > timedelta(0):
-        raise ValueError(f"{text!r} is no positive span of time")
+        raise ValueError(f"{text!r} is not a positive span of time")
     return span
 
 
@@ -268,7 +268,7 @@ def _span(window: str, name: str) -> timedelta:
         return parse_span(window)
     except ValueError as error:
         raise LedgerError(
-            f'{name}={window!r} is no span of time: give one such as "7 days" or "36 hours".',
+            f'{name}={window!r} is not a span of time: give one such as "7 days" or "36 hours".',
             parameter=name,
         ) from error
 
@@ -346,13 +346,13 @@ def decayed_weights(
     Raises
     ------
     LedgerError
-        If the half-life is no span of time, or the start of a run is unknown.
+        If the half-life is not a span of time, or the start of a run is unknown.
     """
     try:
         span = parse_span(half_life)
     except (TypeError, ValueError) as error:
         raise LedgerError(
-            f'half_life={half_life!r} is no span of time: give one such as "7 days".',
+            f'half_life={half_life!r} is not a span of time: give one such as "7 days".',
             parameter="half_life",
         ) from error
     started = start_times(records)
