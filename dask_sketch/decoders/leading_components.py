@@ -94,8 +94,7 @@ def principal_components(
         number = require_integer("n_components", n_components, 1)
         if number > largest:
             raise InputError(
-                f"n_components={number}: give a number from 1 to min(n_samples, "
-                f"n_features)={largest}."
+                f"n_components={number} must be between 1 and min(n_samples, n_features)={largest}."
             )
     with one_blas_thread():
         if moments.grid.n_columns is not None:
