@@ -235,10 +235,7 @@ def _require_suited(model: str, sketch: Sketch) -> None:
             "Gaussian mixture, divide the rows by their lengths before they are sketched."
         )
     if model == "von-mises-fisher" and sketch.feature_map.n_features < 2:
-        raise DecodeError(
-            f"model={model!r} with 1 feature: directions have at least two. Sketch more features, "
-            "or decode another model."
-        )
+        raise DecodeError(f"model={model!r} with 1 feature: sketch directions of at least two.")
     if model == "von-mises-fisher" and not normalize:
         raise DecodeError(
             f"model={model!r} with a feature map with normalize=False: sketch with a feature map "
