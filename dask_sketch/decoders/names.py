@@ -10,7 +10,6 @@ MethodName = Literal[
 ]
 AtomName = Literal["gaussian", "isotropic", "known", "dirac"]
 TransformName = Literal["von-mises-fisher", "alpha-stable"]
-ModelName = AtomName | TransformName
 RefinementName = Literal["efficient"]
 MaximaName = Literal["shift", "discrete", "ascent"]
 

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 Integers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
-MAX_SCALE = 2**48  # scale of the noise, so that magnitudes stay far below 64 bits
 _BATCH = 2**15  # samples per block
 
 
