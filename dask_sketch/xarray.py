@@ -61,10 +61,9 @@ _FREQUENCIES = 512  # of a designed feature map for comparing
 class SketchAccessor:
     """Accessor ``sketch`` of a Dataset or DataArray: passes over its samples.
 
-    All dimensions except that of the features are samples. The features of a Dataset are its
-    variables, or lie along a dimension of one variable. Options are those of
-    :func:`dask_sketch.open_samples`: ``columns`` (variables) and ``feature_dim``. Lazy data gives
-    lazy sketches.
+    All dimensions except the features are samples. The features of a Dataset are its variables, or
+    lie along a dimension of one variable. Options are those of :func:`dask_sketch.open_samples`:
+    ``columns`` (variables) and ``feature_dim``. Lazy data gives lazy sketches.
 
     Parameters
     ----------

@@ -78,8 +78,8 @@ def level_options(function: Command) -> Command:
 @click.option("--overwrite", is_flag=True, help="Replace an earlier page.")
 @table_options
 @click.option("--serial", is_flag=True,
-              help="Neighbouring units depend on each other; those of SECOND precede those of "
-              "FIRST.")  # fmt: skip
+              help="Neighbouring units depend on each other; the units of SECOND precede the "
+              "units of FIRST.")  # fmt: skip
 @click.option("--method", type=click.Choice(["permutation", "cross"]),
               help="Method of the test: permutations by default, or cross for three groups a side "
               "or more, whose permutations are too few.")  # fmt: skip
@@ -313,7 +313,7 @@ def compare_columns(
 
 
 def _map_of_sketches(path: str, storage_options: dict[str, Any] | None) -> FeatureMap:
-    """Open a feature map, or that of a sketch."""
+    """Open a feature map, or the feature map of a sketch."""
     from dask_sketch.cli.open import open_map
     from dask_sketch.features.feature_map import FeatureMap
 
@@ -358,7 +358,7 @@ def _columns(text: str, feature_map: FeatureMap) -> list[str | int]:
 @click.option(
     "--strata",
     type=click.Choice(["weekday"]),
-    help="Compare partitions with those of the same day of the week.",
+    help="Compare partitions with partitions of the same day of the week.",
 )
 @click.option(
     "--serial", is_flag=True, default=None, help="Successive runs depend on each other; with runs."

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
               "5,000 features, and 8 K columns for more.")  # fmt: skip
 @click.option("--moments", metavar="PATH", help="Write the second moments too.")
 @click.option("--like", metavar="PATH",
-              help="Second moments to which those of --moments will be added.")  # fmt: skip
+              help="Second moments to which --moments will be added.")  # fmt: skip
 @missing_option
 @input_options
 @seed_option

@@ -46,7 +46,7 @@ N_HELDOUT = 100_000
 N_REFERENCE = 100_000  # frames for scikit-learn, which takes minutes for more
 N_SHOWN = 20_000  # frames in the figures of the report
 NAMES = tuple(f"c{k}" for k in range(1, N_FEATURES + 1))
-_HELDOUT_KEY = 2**31  # key of the random stream of held-out frames; those of chunks are smaller
+_HELDOUT_KEY = 2**31  # key of the random stream of held-out frames; keys of chunks are smaller
 
 
 @dataclass(frozen=True)
@@ -326,8 +326,7 @@ def run_demo(
     Returns
     -------
     comparison
-        Comparison of the true mixture, the decoded one and that of scikit-learn on held-out
-        frames.
+        Comparison of the true mixture, the decoded one and scikit-learn's on held-out frames.
 
     Raises
     ------

@@ -189,7 +189,7 @@ def plan(
 @click.option("--scale", type=float, metavar="S",
               help="Standard deviation of a component; estimated by default.")  # fmt: skip
 @click.option("--distribution", type=click.Choice(DISTRIBUTIONS),
-              help="Distribution of the frequencies; that of the task by default.")  # fmt: skip
+              help="Distribution of the frequencies; by default as the task needs.")  # fmt: skip
 @click.option("--whitening", type=click.Choice(["diagonal", "full"]),
               help="For features of different scales; `full` if they also correlate.")  # fmt: skip
 @click.option("--normalize", is_flag=True,
@@ -217,7 +217,7 @@ def design(
     """Design a feature map for DATA from a few of its chunks, and write it as JSON.
 
     Sketches can only be merged if they have the same feature map. With --task pca, writes second
-    moments of no rows, to which those of DATA can be added.
+    moments of no rows, to which the moments of DATA can be added.
     """
     from dask_sketch.features.artifact import write_feature_map
     from dask_sketch.graph.design import design as make_map
@@ -395,8 +395,8 @@ def info(run: Run, path: str, opening: dict[str, Any]) -> None:
 def demo(run: Run, **choices: Any) -> None:
     """Run all steps on simulated data: speech-like frames to a mixture, and a report.
 
-    Takes a few minutes. Writes a store of 2 million frames, sketches it on a local cluster,
-    decodes 64 Gaussians and compares them with the true ones and with those of scikit-learn.
+    Takes a few minutes. Writes a store of 2 million frames, sketches it on a local cluster, decodes
+    64 Gaussians and compares them with the true ones and with scikit-learn's.
     """
     from dask_sketch.cli.demo import run_demo
 

@@ -46,7 +46,7 @@ from dask_sketch.display.text import describe
 @output_options
 @click.option("-k", "--n-components", type=NumberOrAuto(), metavar="K",
               help="Number of components, or auto for the number that explains the sketch best; by "
-              "default that of --start, or found from the sketch by cl-omp.")  # fmt: skip
+              "default as many as --start has, or found from the sketch by cl-omp.")  # fmt: skip
 @click.option("--method", type=click.Choice(METHODS), help="Method; see above.")
 @click.option("--model", type=click.Choice(MODELS), help="Type of the components; see above.")
 @click.option("--covariance-type", type=CovarianceOption(), metavar="TYPE",
@@ -109,7 +109,7 @@ def decode(
     Models
       gaussian   a mean, and a variance for each feature; the default
       isotropic  a mean, and one variance
-      known      a mean; the variances of all components are those of --covariance
+      known      a mean; all components have the variances of --covariance
       dirac      a point, for centroids; the default of their methods
       von-mises-fisher  a direction and a concentration, from a sketch of directions
       alpha-stable      a location, a scale for each feature and an index of stability: heavy tails

@@ -99,7 +99,7 @@ def open_one(
 
 
 def open_map(path: str, storage_options: dict[str, Any] | None) -> FeatureMap | MomentGrid:
-    """Open a feature map, or that of a sketch; of second moments the grid.
+    """Open a feature map, or the feature map of a sketch; of second moments the grid.
 
     Parameters
     ----------

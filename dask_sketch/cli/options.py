@@ -22,7 +22,7 @@ from dask_sketch.storage.local_files import replacing, write_errors
 from dask_sketch.validation.choices import PCA, TASKS, known_type, listed_types
 
 FAILED, REFUSED = 1, 3  # exit codes; click uses 2 for wrong usage
-# Options whose name is not that of the parameter of the library.
+# Options whose name differs from the parameter of the library.
 _OPTION_NAMES: dict[str | None, str] = {
     "groups": "by",
     "address": "scheduler",
@@ -202,7 +202,7 @@ def input_options(function: Command) -> Command:
         "--columns",
         metavar="A,B,...",
         multiple=True,
-        help="Columns that are features; by default those of the feature map or model, else all. "
+        help="Columns that are features; by default the features of the map or model, else all. "
         "They must be numeric. May be repeated.",
     )
     @click.option("--array", metavar="NAME", help="Array of a Zarr group that holds the rows.")

@@ -92,7 +92,7 @@ def report_run(
         model; or of a folder that holds a sketch, models or both, such as the folder of
         ``dask-sketch demo --directory``.
     output
-        Path of the page: by default that of the job file, else ``report.html``.
+        Path of the page: by default the path in the job file, else ``report.html``.
     model
         Path of the model of a sketch.
     heldout

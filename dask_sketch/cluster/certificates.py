@@ -1,7 +1,7 @@
 """Certificates with which the processes of one cluster authenticate each other.
 
 An authority is created for the cluster and signs one certificate each for scheduler, workers and
-clients. Its key is then discarded, so that it can neither be stolen nor sign another certificate.
+clients. Its key is then discarded, so that nobody can steal it or sign another certificate.
 Renewing means making all certificates again. Dask requires a certificate of the authority from
 every process that connects. It does not compare host names, so that the certificates are valid on
 any machine.

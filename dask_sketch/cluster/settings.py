@@ -58,8 +58,9 @@ class ClusterSettings:
         Memory of each worker, such as ``"2GiB"`` or a number of bytes. For ``"local"``, the memory
         of this machine is divided equally by default.
     address
-        Address of the scheduler, such as ``"tls://scheduler:8786"``; by default that of Dask's
-        configuration (``scheduler-address``, environment variable ``DASK_SCHEDULER_ADDRESS``).
+        Address of the scheduler, such as ``"tls://scheduler:8786"``; by default the address in
+        Dask's configuration (``scheduler-address``, environment variable
+        ``DASK_SCHEDULER_ADDRESS``).
     tls
         Folder that ``dask-sketch certificates`` wrote, for ``"address"`` and ``"slurm"``. By
         default, ``"address"`` uses Dask's configuration (``distributed.comm.tls``), and

@@ -69,7 +69,7 @@ def check_problem(
 ) -> tuple[Problem, Method]:
     """Validate all arguments that describe a problem, and find the row of its method.
 
-    The parameters are those of :func:`dask_sketch.decode`.
+    The parameters are described in :func:`dask_sketch.decode`.
 
     Raises
     ------

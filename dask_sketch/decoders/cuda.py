@@ -1,8 +1,8 @@
 """Objective on the GPU, with all atoms at large blocks of frequencies in float64.
 
-The formulas are those of :mod:`dask_sketch.decoders.objective`, written for an array namespace:
-with NumPy in place of CuPy they run on the processor. Parameters come from the host and sums return
-to it; arrays with the length of the sketch stay on the GPU, which solves the normal equations too.
+The formulas of :mod:`dask_sketch.decoders.objective`, written for an array namespace: with NumPy in
+place of CuPy they run on the processor. Parameters come from the host and sums return to it; arrays
+with the length of the sketch stay on the GPU, which solves the normal equations too.
 
 The GPU is faster if ``n_components * n_frequencies`` is large: a call costs about twenty launches.
 Gram matrices are in float64 for any ``gram_dtype``, since matrix products are as fast in it.

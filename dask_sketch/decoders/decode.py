@@ -47,7 +47,7 @@ from dask_sketch.validation.warn import warn_user
 
 _SEARCHES = ("cl-ompr", "cl-omp", "splitting")  # methods whose time is known beforehand
 _LONG = 30.0  # expected seconds of CPU time that are logged
-_TIMED_GROUP = 2  # the group whose time is that of the others: the first one may compile code
+_TIMED_GROUP = 2  # the group whose time predicts the others: the first one may compile code
 logger = logging.getLogger(__name__)
 
 
@@ -153,7 +153,7 @@ def decode(
         - ``"likelihood"``, the default for mixtures where the sketch carries random rows, or its
           feature map is one of :func:`dask_sketch.design`: maximum likelihood on rows whose weights
           are calibrated to the sketch (:func:`dask_sketch.calibrate`), or the fit to the sketch
-          where that is as likely. The rows are those of the sketch. A fit to a sketch without rows
+          where that is as likely. The rows are part of the sketch. A fit to a sketch without rows
           is compared with the mixture of the pilot rows that ``design`` read. If the sketch is of
           other data than the pilot rows, such as a group or later data, rows simulated from that
           mixture are calibrated to the sketch. If the sketch holds all rows, and these are few for
@@ -256,9 +256,9 @@ def decode(
         outside the main thread, such as in a Dask task, 1.
     executor
         Executor of the replicates, or of the groups, each in one thread: any
-        :class:`concurrent.futures.Executor`, such as that of a Dask cluster,
-        ``client.get_executor()``. A task carries the sketch, and samples the frequencies again. The
-        result is the same as without.
+        :class:`concurrent.futures.Executor`, such as ``client.get_executor()`` of a Dask cluster. A
+        task carries the sketch, and samples the frequencies again. The result is the same as
+        without.
     progress
         True shows a bar, in a notebook or on the standard error stream. A function is called as
         ``progress(done, total, cost)`` after each iteration.

@@ -316,7 +316,7 @@ def _trust_region(objective: Objective, weights: Array, theta: Array) -> tuple[A
     """Lowest and highest step (P,) for which the linear model of the atoms is meaningful."""
     d = objective.space.n_features
     reach = np.sqrt(objective.space.variances(theta))
-    reach = np.where(reach > 0.0, reach, 1.0)  # of points: that of the frequency distribution
+    reach = np.where(reach > 0.0, reach, 1.0)  # for points, the reach of the frequency distribution
     mean = float(weights.mean())
     lightest = np.where(weights < _LIGHT_STEP * mean, 0.0, _SHRINK * weights)
     low = np.concatenate([-reach, (_SHRINK - 1.0) * theta[:, d:]], axis=1)

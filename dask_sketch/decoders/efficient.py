@@ -65,7 +65,7 @@ _SIGNS = np.array([-1.0, 1.0])
 _STEPS = 8  # largest number of Newton steps of a round
 _POWERS = 20  # products that estimate the largest eigenvalue
 _STILL = 1e-3  # smallest improvement of the weighted cost by a step, in noises of a parameter
-_NO_INFORMATION = 1e-9  # fraction of the largest eigenvalue, such as that of rotated factors
+_NO_INFORMATION = 1e-9  # fraction of the largest eigenvalue, as for rotations of factors
 
 
 @dataclass(frozen=True)
@@ -296,7 +296,7 @@ class _FreeParameters:
         return np.concatenate(rows)
 
     def step(self, free: Array) -> tuple[Array, Array]:
-        """Step of all weights and parameters, from that of the free ones."""
+        """Step of all weights and parameters, from the step of the free ones."""
         n_free_weights = len(self._alive) - 1
         by_weight, by_theta = np.zeros(self._shape[0]), np.zeros(int(np.prod(self._shape)))
         by_weight[self._alive] = self._basis @ free[:n_free_weights]
@@ -328,7 +328,7 @@ class _FreeParameters:
         return found
 
     def of_atom(self, covariance: Array, k: int) -> Array:
-        """Covariance (p, p) of the parameters of an atom, from that of the free parameters."""
+        """Covariance (p, p) of the parameters of an atom, from the covariance of the free ones."""
         p = self._shape[1]
         own = np.flatnonzero(self._atoms // p == k)
         places, rows = self._atoms[own] % p, len(self._alive) - 1 + own
@@ -486,7 +486,7 @@ class _Metric:
 
         The sandwich formula, in which the ridge is not noise. All blocks are features of the same
         samples: their information counts as its mean, which bounds the variance from above. The
-        noise of the scores is added to that of the features given the scores.
+        noise of the scores is added to the noise of the features given the scores.
         """
         inverse = self._inverse()
         self.weighted *= self._scale

@@ -49,7 +49,7 @@ def expected_loss(
     """Expected loss of log-likelihood to the distribution, in nats a sample.
 
     To first order, from the equations of least squares and the information of the samples; for
-    components that are those of the pilot, from the number of their rows.
+    components that were taken from the pilot, from the number of their rows.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def expected_loss(
     Returns
     -------
     loss
-        None if there are too many parameters, or all components are those of the pilot.
+        None if there are too many parameters, or all components were taken from the pilot.
     """
     weights, means, variances = mixture
     k, d = means.shape
@@ -101,8 +101,8 @@ def expected_loss(
 def sampling_losses(weights: Array, n_features: int, n_rows: int) -> Array:
     """Expected losses (K,) of components because they are fitted to so few rows, in nats a sample.
 
-    A variance of few rows is far from that of the distribution: the loss is larger than to first
-    order by the factor ``n / (n - 4)`` for ``n`` rows of a component, within a tenth from six rows.
+    A variance of few rows is far from the true one: the loss is larger than to first order by the
+    factor ``n / (n - 4)`` for ``n`` rows of a component, within a tenth from six rows.
 
     Parameters
     ----------

@@ -41,8 +41,8 @@ _MEMORY = 30  # pairs of L-BFGS
 _MAX_TOUCHED = 6  # features of a frequency; products of matrices are faster for more
 _ROOT = np.sqrt(0.5 / np.log(2.0))  # unit of loadings whose squares are exponents to base two
 _LIGHTEST = 1e-8  # weight of a component at the start, as a fraction of all
-# Curvatures below a fraction of the largest count as that, and those of loadings as a fraction of
-# those of means: loadings that are near zero hardly change an atom.
+# Curvatures are at least a fraction of the largest, and for loadings a fraction of the curvatures
+# of means: loadings that are near zero hardly change an atom.
 _FLAT, _FLAT_LOADING = 1e-4, 0.1
 _LARGEST_FALL, _LARGEST_RISE = 0.3, 10.0  # of a noise variance in one step of the refinement
 _NARROWEST = 0.1  # eigenvalue of the first matrices, in units of the variances
@@ -52,7 +52,7 @@ _LOST_SHARE = 1e-3  # of the variance of a feature: noise that hardly widens the
 class FactorSpace(ParameterSpace):
     """Parameters of atoms with factors: means, noise variances, and loadings row after row.
 
-    The arguments are those of :class:`~dask_sketch.decoders.atoms.ParameterSpace`.
+    The arguments are the same as of :class:`~dask_sketch.decoders.atoms.ParameterSpace`.
     """
 
     def __init__(self, sketch: Sketch, model: str, variance_floor: float) -> None:

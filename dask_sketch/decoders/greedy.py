@@ -32,8 +32,8 @@ def cl_ompr(
 ) -> Fit:
     """CL-OMP with replacement: grow a support atom by atom, then replace atoms of it.
 
-    The first ``K`` iterations are those of the paper. The ``K`` iterations that replace atoms have
-    two additions of ours: a replacement is kept only if it lowers the cost, and swap moves follow
+    The first ``K`` iterations are as in the paper. The ``K`` iterations that replace atoms have two
+    additions of ours: a replacement is kept only if it lowers the cost, and swap moves follow
     (:func:`~dask_sketch.decoders.swap_moves.swap_atoms`). The replacement of the paper cannot leave
     a local minimum in which one atom covers two components while two atoms share a third: the new
     atom is light, and thresholded at once.

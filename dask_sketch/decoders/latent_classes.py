@@ -36,7 +36,7 @@ _DEVIATIONS = 4.0  # of the overidentification statistic above its mean, beyond 
 
 
 class _Fit(NamedTuple):
-    """Fit to the sketch; ``statistic`` and ``freedom`` are those of a weighted one."""
+    """Fit to the sketch; a weighted one has a ``statistic`` and its ``freedom``."""
 
     mixture: ProductMixture
     cost: float
@@ -201,7 +201,7 @@ class _Problem:
         if sketch.missing is None and rank > n_parameters:
             statistic, freedom = found.cost, rank - n_parameters
         made = _Fit(mixture, self.cost(mixture), found.converged, statistic, freedom)
-        # the weights are those of such a mixture: least squares needs no such assumption
+        # the weights assume such a mixture, and least squares does not
         return made._replace(mixture=fit.mixture, cost=fit.cost) if made.is_misfit else made
 
 

@@ -61,7 +61,7 @@ def principal_components(
     InputError
         If ``n_components`` is out of range.
     DecodeError
-        If the products with the test matrix are those of no covariance matrix.
+        If no covariance matrix has these products with the test matrix.
 
     Warns
     -----
@@ -132,7 +132,7 @@ def _of_covariance(
 
 
 def _warn_of_negative(values: Array) -> None:
-    """Warn if pairwise covariances are far from those of any samples."""
+    """Warn if pairwise covariances are far from what any samples can have."""
     negative = -float(values[values < 0.0].sum()) / (float(np.abs(values).sum()) or 1.0)
     if negative > _MAX_NEGATIVE:
         warn_user(

@@ -1,7 +1,7 @@
 """Least squares of mixtures with covariance matrices: Levenberg-Marquardt on Cholesky factors.
 
 Matrices are ``S = L L^T`` with lower triangular ``L``, so that they are positive definite at every
-step, and weights are normalised exponentials. The normal equations are those of the entries of
+step, and weights are normalised exponentials. The normal equations are set up for the entries of
 ``S``, in which the exponent of an atom is linear
 (:meth:`~dask_sketch.decoders.objective.Objective.gram`), multiplied from both sides by the
 derivatives of these coordinates.

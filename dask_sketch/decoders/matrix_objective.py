@@ -43,8 +43,8 @@ class MatrixObjective(Objective):
     The value of an atom at a frequency depends on the entries of its matrix for the features that
     the frequency touches. Where these are few, no other entries are read.
 
-    The arguments are those of :class:`~dask_sketch.decoders.objective.Objective`, with the model
-    ``"full"`` or ``"tied"``.
+    The arguments are the same as of :class:`~dask_sketch.decoders.objective.Objective`, with the
+    model ``"full"`` or ``"tied"``.
     """
 
     def __init__(self, sketch: Sketch, model: str, **options: Any) -> None:
@@ -164,8 +164,8 @@ class SparseGram:
     Attributes
     ----------
     order
-        Numbers of the frequencies, those of the same features together, shape (at least m,). The
-        frequencies of the same features are padded with -1 to a multiple of four.
+        Numbers of the frequencies, grouped by the features that they touch, shape (at least m,).
+        Each group is padded with -1 to a multiple of four.
     """
 
     def __init__(self, features: Indices, values: Array, n_features: int) -> None:
@@ -244,7 +244,8 @@ class SparseGram:
         Parameters
         ----------
         real, imag
-            Atoms at the frequencies :attr:`order`, shape (n, at least K); those of none are finite.
+            Atoms at the frequencies :attr:`order`, shape (n, at least K); padded entries are
+            finite.
         rows
             Rows of the derivatives of each atom by its weight, mean and entries, shape (K, p).
         multipliers

@@ -63,7 +63,7 @@ class Method:
     count_reports
         Function of the problem: largest number of reports of a replicate.
     family
-        Family of the atoms that are fitted, by default that of the model.
+        Family of the atoms that are fitted, by default the family of the model.
     arguments
         Names in ``OPTIONAL`` that it takes.
     finds_number

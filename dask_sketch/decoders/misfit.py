@@ -34,15 +34,15 @@ from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.tables import feature_title
 from dask_sketch.validation.warn import warn_user
 
-WARNED_NATS = 0.1  # loss of log-likelihood of which users are warned, in nats a sample
+WARNED_NATS = 0.1  # loss of log-likelihood that is warned of, in nats a sample
 _FEW_ROWS = 0.075  # estimated loss of few pilot rows that may be one of 0.1 nats
-WARNED_RATIO = 1.2  # ratio of mean squared errors of which they are warned
-_WARNED_CLUSTERS = 1.05  # expected ratio because centroids are those of few pilot rows
-_EXPLAINED = 3.0  # noise levels up to which the cost may say that the model is that of the data
-# A mixture that is less likely than that of the pilot, by more than this many times what the
-# numbers of rows explain, must have a cost this many times smaller than that of the pilot's.
-# Mixtures of ten to 64 Gaussians had at most 3.8 times the loss, and costs at least 27 times
-# smaller; real data had at least 12 times the loss, and costs at most 12 times smaller.
+WARNED_RATIO = 1.2  # ratio of mean squared errors that is warned of
+_WARNED_CLUSTERS = 1.05  # expected ratio because centroids were found on few pilot rows
+_EXPLAINED = 3.0  # noise levels up to which the cost may show that the model is true
+# A mixture may be less likely than the pilot's by _LOSSES times what the numbers of rows explain;
+# beyond that, its cost must be _SMALLER times smaller than the pilot's. Mixtures of ten to 64
+# Gaussians had at most 3.8 times the loss, and costs at least 27 times smaller; real data had at
+# least 12 times the loss, and costs at most 12 times smaller.
 _LOSSES, _SMALLER = 6.0, 50.0
 # Nor does such a cost say anything of components that the sketch does not resolve: with a variance
 # below this fraction of the smallest one of the fit, and this weight in all.
@@ -149,7 +149,7 @@ def warn_of_misfit(
     compared: bool = False,
     regularized: bool = False,
 ) -> None:
-    """Warn if a simpler model is better for the rows of the sample, or those of the pilot.
+    """Warn if a simpler model is better for the random rows, or for the pilot rows.
 
     Without a sample, rows are simulated from the mixture of the pilot, and no comparison is made
     where noise explains the cost, or the sketch is of other data than the pilot.
@@ -221,7 +221,7 @@ def warn_of_misfit(
 
 
 def is_suspect(sketch: Sketch, test: tuple[float, float, float] | None) -> bool:
-    """Whether noise does not explain the statistic of a fit, nor a small loss of likelihood.
+    """Whether neither noise nor a small loss of likelihood explains the statistic of a fit.
 
     Parameters
     ----------
@@ -266,9 +266,9 @@ def warn_of_overidentification(
 def warn_of_narrow_features(sketch: Sketch, weights: Array, means: Array, matrices: Array) -> None:
     """Warn of covariance matrices that are too wide for values which many rows share.
 
-    The frequencies do not show how narrow such components are; those of the pilot are. Rows
-    simulated from the pilot have no correlations, so that each feature is compared on its own: the
-    loss in all features together is at least as large.
+    The frequencies do not show how narrow such components are, but the pilot does. Rows simulated
+    from the pilot have no correlations, so that each feature is compared on its own: the loss in
+    all features together is at least as large.
 
     Parameters
     ----------
@@ -450,7 +450,7 @@ def _warn_of_noise(sketch: Sketch, mixture: tuple[Array, Array, Array]) -> None:
 
 
 def _warn_of_few_rows(sketch: Sketch) -> None:
-    """Warn of a mixture that is no likelier than that of the pilot, if its rows are too few."""
+    """Warn of a mixture that is no likelier than the pilot's, if the pilot has too few rows."""
     pilot = sketch.feature_map.pilot
     if pilot is None:
         return
@@ -471,7 +471,7 @@ def _warn_of_few_clustered(sketch: Sketch, n_components: int, n_rows: int) -> No
     ratio = 1.0 + n_components / n_rows
     if ratio > _WARNED_CLUSTERS:
         warn_user(
-            f"the centroids are those of {n_rows:,} pilot rows, so few for n_components="
+            f"the centroids were found on {n_rows:,} pilot rows, so few for n_components="
             f"{n_components} that their mean squared error on all rows is about {ratio:.2f} times "
             f"the smallest. {_more_rows(sketch, n_rows)}"
         )

@@ -8,10 +8,10 @@ holds more about the data than either solution shows: on 64 generated voices (K 
 10,000), the residual of 64 Gaussians is ten times the noise.
 
 Therefore the number of atoms is doubled until noise explains the residual of the sketch. Each atom
-has one parameter for its width, so that there can be many. The components are those of greatest
+has one parameter for its width, so that there can be many. The components have the greatest
 likelihood for that density, by expectation-maximisation on points sampled from it. Many densities
-explain a sketch: those of several replicates are pooled, since their random errors differ. A fit
-of 512 atoms takes 8 CPU seconds, and 22 by ``"splitting"`` into 64.
+explain a sketch: several replicates are pooled, since their random errors differ. A fit of 512
+atoms takes 8 CPU seconds, and 22 by ``"splitting"`` into 64.
 """
 
 from __future__ import annotations

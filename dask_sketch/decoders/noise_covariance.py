@@ -66,7 +66,7 @@ def feature_covariance(
 
     Notes
     -----
-    The result takes 32 m**2 bytes in float64; the time is that of ``K m**2`` pairs of exponentials.
+    The result takes 32 m**2 bytes in float64, and ``K m**2`` pairs of exponentials are computed.
 
     Examples
     --------

@@ -171,7 +171,7 @@ class Objective:
         self.unit = max(self.noise_level, _SMALLEST_UNIT)
 
     def subsample(self, n_frequencies: int) -> Self:
-        """Objective of a random subset of the frequencies, which is that of a shorter sketch.
+        """Objective of a random subset of the frequencies, as for a shorter sketch.
 
         The subset does not depend on the order of the frequencies in the map, is the same in each
         call, and contains every smaller subset. Norms of atoms are kept.
@@ -376,7 +376,7 @@ class Objective:
     def _lift(self, theta: Array) -> Array:
         """Exponents of base two (n,) that bring the largest amplitude of each atom to one.
 
-        Correlations do not depend on a factor of the atom, and those of very wide atoms would
+        Correlations do not depend on a factor of the atom, and for very wide atoms they would
         otherwise underflow to 0 / 0.
         """
         if not self.space.n_shapes:

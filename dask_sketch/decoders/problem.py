@@ -100,7 +100,7 @@ class Problem:
         Parameters
         ----------
         family
-            Family of atoms, by default that of the problem.
+            Family of atoms, by default the family of the problem.
         """
         family = family or self.family
         if family in TRANSFORMS:
@@ -124,7 +124,7 @@ class Problem:
         threads
             Threads that work on blocks of frequencies.
         variance_floor
-            Smallest variance, by default that of the problem.
+            Smallest variance, by default the floor of the problem.
         """
         kind: type[Objective] = Objective if self.device is None else DeviceObjective
         if rank_of(self.covariance_type) is not None:

@@ -75,7 +75,7 @@ def fit_replicates(
     threads
         Threads that share the work in this process.
     reporter
-        Record of costs; with an executor, those of a replicate are reported when it has ended.
+        Record of costs; with an executor, the costs of a replicate are reported when it has ended.
     executor
         Executor that runs each replicate in one thread; by default they run here.
     """

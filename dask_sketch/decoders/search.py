@@ -352,7 +352,7 @@ def acceptable_cost(
     start
         Components of the earlier model, with its record.
     n_components
-        Number of components to decode; None for that of the model.
+        Number of components to decode; None for as many as the model has.
     noise_level
         Noise level of the sketch that is decoded.
 
@@ -424,8 +424,8 @@ def warm_start(
     start
         Components to start from.
     n_components
-        Number ``K`` of atoms, by default that of the start. Missing atoms are found by Step 1, and
-        of too many atoms those that are missed least are removed.
+        Number ``K`` of atoms, by default as many as the start has. Missing atoms are found by Step
+        1; of too many atoms, the least needed are removed.
     rng
         Random number generator.
     report

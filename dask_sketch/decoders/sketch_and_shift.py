@@ -126,10 +126,10 @@ def find_maxima(
         Starting points, shape (n, n_features), in the coordinates of the objective.
     maxima
         ``"shift"``: sketched mean shift, eq. (9), ``c + eta grad f / |f|``. The paper does not
-        specify the step; ``eta`` is the squared bandwidth, with which the step is that of mean
-        shift for infinitely many frequencies. ``"ascent"``: plain gradient ascent, ``c + eta grad
-        f`` with the same ``eta``, the paper's negative example: it hardly moves if the correlation
-        is small. ``"discrete"``: points do not move.
+        specify the step; ``eta`` is the squared bandwidth, with which the step becomes mean shift
+        for infinitely many frequencies. ``"ascent"``: plain gradient ascent, ``c + eta grad f``
+        with the same ``eta``, the paper's negative example: it hardly moves if the correlation is
+        small. ``"discrete"``: points do not move.
     n_steps
         Largest number of steps.
 
@@ -171,8 +171,8 @@ def find_maxima(
 class Candidates(Solution):
     """Result of Algorithm 2: the heaviest of the candidates, in the units of the data.
 
-    The weights are those in the fit of all candidates, neither fitted again after pruning nor
-    normalised, and the cost is that of all candidates.
+    The weights and the cost come from the fit of all candidates: weights are neither fitted again
+    after pruning nor normalised.
 
     Attributes
     ----------
@@ -203,7 +203,7 @@ def sketch_and_shift(
     weights are then fitted again, and the residual follows. The support is reduced, by weight, only
     after all candidates are found. Afterwards nothing moves and no weight is fitted again: this is
     the algorithm of the paper. Its centroids are biased if clusters have width and the bandwidth is
-    large; those of :func:`dask_sketch.decoders.density_clustering.divide_density` are not.
+    large; :func:`dask_sketch.decoders.density_clustering.divide_density` has no such bias.
 
     Errata of the paper: the branches of the Gaussian model are exchanged in print, and its residual
     ignores that atoms may have become points again.

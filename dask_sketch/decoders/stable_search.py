@@ -41,7 +41,7 @@ _TRIMMED = 0.02  # fraction of the rows left out on each side of each feature
 _MAX_GREEDY = 20  # components beyond which "splitting" searches, whose time grows less
 _MIN_ROWS = 20  # of the sample for each component, so that they are a start
 _MIN_LOG_SCALE, _MAX_LOG_SCALE = -300.0, 300.0
-_LARGE_ALPHA, _LARGE_SCALE = 0.1, 0.25  # standard errors of which users are warned
+_LARGE_ALPHA, _LARGE_SCALE = 0.1, 0.25  # standard errors that are warned of
 _MARGIN = 1e-3  # distance of alpha from its excluded bound
 
 

@@ -28,10 +28,11 @@ _ASCENTS = 7  # ascents from the best of the random atoms, beside the one from t
 _STOP = StoppingRule(tolerance=1e-6, n_iterations=200)
 _POINTS = 20_000  # points sampled from a pilot mixture of another number of components
 # Divergence between Gaussians of the moments of pilot and sketch, in nats: up to the first the
-# mixture of the pilot is that of the sketch, beyond the second it says nothing about it.
+# mixture of the pilot describes the sketch, beyond the second it says nothing about it.
 _SAME, _REACH = 0.02, 3.0
-# Squared distance of the sketch from that of the pilot's mixture: for the same data, in multiples
-# of that of two random samples; and for a start, as a fraction of the energy of the sketch.
+# Squared distance of the sketch from the sketch of the pilot's mixture: for the same data, in
+# multiples of the distance of two random samples; and for a start, as a fraction of the energy of
+# the sketch.
 _SQUARED_CHANCE, _UNEXPLAINED = 2.0, 0.1
 _CHANCE = 4.0  # times that of random rows of a Gaussian, since tails may be heavy
 # Classes of the models of other families, by the names of the models.
@@ -209,7 +210,7 @@ def pilot_mixture(sketch: Sketch, reach: float = _SAME) -> PilotMixture | None:
     sketch
         Sketch of at least one sample.
     reach
-        Largest divergence of the moments of the sketch from those of the mixture, in nats.
+        Largest divergence of the moments of the sketch from the moments of the mixture, in nats.
     """
     pilot = sketch.feature_map.pilot
     if pilot is None or pilot.mixture is None or sketch.privacy is not None:

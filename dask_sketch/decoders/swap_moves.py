@@ -171,7 +171,7 @@ def prune(objective: Objective, fit: Fit, n_components: int) -> Array:
     """Atoms (n_components, n_parameters) that remain when those missed least are removed.
 
     Atoms are removed one at a time, since of two that share a component only one is superfluous.
-    The inverse of the Gram matrix of the remaining atoms follows from that of all.
+    The inverse of the Gram matrix of the remaining atoms follows from the inverse for all.
     """
     inverse, rows, scale = inverse_gram(objective, fit.weights, fit.theta)
     kept = np.arange(len(fit.theta))

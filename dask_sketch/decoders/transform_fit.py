@@ -121,7 +121,7 @@ class Target:
         return residual, self._whitened(jacobian.T)
 
     def by_component(self, columns: Array, n_components: int) -> Array:
-        """Numbers (K, p) of the parameters, from those of the columns after the weights."""
+        """Numbers (K, p) of the parameters, from the numbers of the columns after the weights."""
         n_own = len(columns) - n_components - self.n_shared
         own = columns[n_components : n_components + n_own].reshape(n_components, -1)
         shared = np.tile(columns[n_components + n_own :], (n_components, 1))
@@ -322,7 +322,7 @@ def _covariance(target: Target, fit: Fit) -> Array:
 
 
 def _is_weighable(sketch: Sketch, n_components: int) -> bool:
-    """Whether the covariance of the entries is that of complete rows, and fits the effort."""
+    """Whether the covariance of the entries is known (complete rows) and small enough."""
     plain = sketch.missing is None and sketch.added_variance == 0.0
     return plain and n_components <= max_weighted(sketch.feature_map.n_frequencies)
 

@@ -31,8 +31,8 @@ from dask_sketch.validation.choices import rank_of, uses_matrices
 from dask_sketch.validation.warn import warn_user
 
 Array = NDArray[np.float64]
-_FEW = 20  # units, of which fewer give intervals that are too short
-# Parameters with intervals of logits, and of logarithms; of matrices, those of the diagonal.
+_FEW = 20  # units; with fewer, intervals are too short
+# Parameters with intervals of logits, and of logarithms; of matrices, the diagonal.
 _MAX_REPLICATES = 100_000
 _FRACTIONS = ("weights", "probabilities")
 _POSITIVE = ("covariances", "covariance_matrices", "variances", "scales", "concentrations")
@@ -173,7 +173,7 @@ def bootstrap(
     seed
         Seed of the draws, ``>= 0``.
     executor
-        Executor of the replicates, such as that of a Dask cluster, ``client.get_executor()``.
+        Executor of the replicates, such as ``client.get_executor()`` of a Dask cluster.
     progress
         Whether to show a bar, in a notebook or on the standard error stream.
     options

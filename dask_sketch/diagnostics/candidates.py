@@ -87,7 +87,7 @@ class Candidates:
                 options = options | {"model": family}
             if criterion == "overidentification":
                 sketch, has_rows = sketch.without_sample(), False
-                if family == LATENT_CLASSES:  # whose statistic is that of this refinement
+                if family == LATENT_CLASSES:  # whose statistic comes from this refinement
                     options = options | {"refine": "efficient"}
         self.sketch, self.family = sketch, family
         self._criterion, self._options = criterion, options

@@ -69,8 +69,8 @@ _NOISE_REACH = 5.0
 _UNFINISHED = 0.5, 3.0
 # Standard errors within which a weight is not distinguished from zero.
 _FROM_ZERO = 2.0
-# Expected divergence relative to that of maximum likelihood. Least squares at the paper's sizes has
-# 1.3 to 3.3; with scales of features that differ by 3 (Fig. 3) 3 to 4, by 4 4 to 8, by 5 7 to 15.
+# Expected divergence relative to maximum likelihood. Least squares at the paper's sizes has 1.3 to
+# 3.3; with scales of features that differ by 3 (Fig. 3) 3 to 4, by 4 4 to 8, by 5 7 to 15.
 _LOST = 5.0
 # Ratio of the width of components to the expected one beyond which another scale is advised.
 _OTHER_SCALE = 1.5
@@ -244,7 +244,7 @@ class FitDiagnostics:
     Attributes
     ----------
     cost
-        Squared distance ``||z - A P||**2`` between the sketch and that of the model.
+        Squared distance ``||z - A P||**2`` between the sketch and the sketch of the model.
     noise_level
         Expected cost of the true distribution, from the number of samples alone: ``(1 - |z|**2) /
         (n - 1)``.
@@ -430,8 +430,8 @@ def diagnose(
     noise, shows this.
 
     For a sketch with missing values (``nan_policy="available"``), which is valid where they are
-    missing completely at random, the moments of complete rows are compared with those of the other
-    rows. Equal moments do not prove that: values may be missing because of themselves.
+    missing completely at random, the moments of complete rows are compared with the moments of the
+    other rows. Equal moments do not prove that: values may be missing because of themselves.
 
     Parameters
     ----------
@@ -483,7 +483,7 @@ def diagnose(
 
 
 def _relative_errors(model: GaussianMixture, errors: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Standard errors of log variances (n_components, n_features), from those of covariances."""
+    """Standard errors of log variances (n_components, n_features), from errors of covariances."""
     if uses_matrices(model.covariance_type):
         errors = np.diagonal(errors, axis1=-2, axis2=-1)
     elif model.covariance_type == "spherical":

@@ -314,8 +314,8 @@ def lipschitz_constant(feature_map: FeatureMap) -> float:
 def separations(model: GaussianMixture | Centroids, feature_map: FeatureMap) -> Array:
     """Distances of all pairs of components in kernel bandwidths, shape (n_pairs,).
 
-    The squared distance is that of the kernel for near points, with the second moments of the
-    frequencies.
+    The squared distance is the distance of the kernel for near points, from the second moments of
+    the frequencies.
     """
     places = model.centers if isinstance(model, Centroids) else model.means
     first, second = np.triu_indices(len(places), 1)
@@ -447,7 +447,7 @@ def _squared_distance(
                 return float(scale * signed @ np.exp(-0.5 * away) @ signed)
 
             return known
-    # other frequencies than those of the map: seeds of designs are small
+    # other frequencies than the map has: seeds of designs are small
     fresh = replace(
         feature_map, n_frequencies=_REFERENCES, seed=2**40 + seed, pilot=None, scale_fit=None
     )

@@ -272,7 +272,7 @@ def _part_of_errors(errors: StandardErrors, chosen: NDArray[np.intp], own: bool)
 def variance_groups(model: GaussianMixture) -> Array:
     """Indicators (q, n_features) of the features that share each variance parameter.
 
-    Those of covariances of two features have no feature.
+    Covariances of two features have no feature.
     """
     d = model.n_features
     if uses_matrices(model.covariance_type):
@@ -284,7 +284,7 @@ def variance_groups(model: GaussianMixture) -> Array:
 
 
 def _family(model: GaussianMixture) -> str:
-    """Family of atoms of a mixture; matrices of all components are those of each of them."""
+    """Family of atoms of a mixture; a matrix of all components counts as one of each."""
     if uses_matrices(model.covariance_type):
         return "full"
     if model.covariance_type == "spherical":

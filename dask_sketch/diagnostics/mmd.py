@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def noise_level(sketch: Sketch, weights: NDArray[np.float64] | None = None) -> float:
-    """Expected squared distance of a sketch from that of its samples' distribution, unbiased.
+    """Unbiased expected squared distance between a sketch and the sketch of its distribution.
 
     ``(1 - |z|**2) / (n - 1)`` with the effective count as ``n``, or with weights ``w`` of the
     features, ``(mean(w**2) - |w z|**2) / (n - 1)``. Noise added for privacy or by rounding is
@@ -70,8 +70,8 @@ def feature_weights(feature_map: FeatureMap) -> NDArray[np.float64]:
 def decoder_weights(sketch: Sketch) -> NDArray[np.float64]:
     """Weights of the features of a sketch in decoders, shape (n_frequencies,).
 
-    With missing values they are those of the map times the roots of the fractions of the rows that
-    observe the frequencies.
+    With missing values they are the weights of the map times the roots of the fractions of the rows
+    that observe the frequencies.
     """
     weights = feature_weights(sketch.feature_map)
     return weights if sketch.missing is None else weights * np.sqrt(sketch.observed.fractions)
@@ -224,8 +224,8 @@ def noise_blocks(
 ) -> Iterator[tuple[slice, Array]]:
     """Yield blocks of frequencies with the noise (n_points, 2B) of single samples.
 
-    The noise of a sample is the sketch of a point of the model minus that of the model. Points of
-    centroids are spread around the centers so that their variances are those of the data.
+    The noise of a sample is the sketch of a point of the model minus the sketch of the model.
+    Points of centroids are spread around the centers so that they have the variances of the data.
     """
     features = sketch.feature_map
     distribution = data_distribution(model, sketch)

@@ -213,8 +213,8 @@ def select_model(
       fewest parameters is selected.
     - ``"overidentification"``, for a sketch: the statistic ``J`` of the mixture nearest to the
       sketch (:func:`diagnose`), less its degrees of freedom, plus ``p (ln n - 1)`` with ``p``
-      parameters. It is that of Andrews and Lu, ``J - (2 m - p) ln n``, up to a constant, and
-      consistent if the data is such a mixture.
+      parameters. It is the criterion of Andrews and Lu, ``J - (2 m - p) ln n``, up to a constant,
+      and consistent if the data is such a mixture.
     - ``"likelihood"``, for a sketch with random rows: the Bayesian information criterion of the
       calibrated rows (:func:`calibrate`), with their effective number. Values of Gaussians count as
       rounded to the median gap between distinct ones, so that repeated values are not taken for
@@ -222,7 +222,7 @@ def select_model(
 
     A sketch of directions (``normalize=True``) is decoded to von Mises-Fisher mixtures, a sketch
     with categories to latent classes, and any other sketch with ``model="alpha-stable"`` to
-    alpha-stable mixtures. Their statistic is that of the fit to the sums, without random rows;
+    alpha-stable mixtures. Their statistic comes from the fit to the sums, without random rows;
     alpha-stable mixtures never use rows.
 
     Parameters
@@ -427,7 +427,7 @@ def _checked_types(
     if not types:
         raise InputError(f"covariance_types={covariance_types!r}: give some of {listed_types()}.")
     if options.get("start") is not None:
-        raise InputError("start with a sketch of which a number is selected: leave it out.")
+        raise InputError("start: give none where the number of components of a sketch is selected.")
     require_mixture(options, options.get("model") != "dirac")
     if family is None:
         return types

@@ -102,7 +102,7 @@ def plot_matrix(
         Axes to draw into.
     ordered
         Put labels that are close side by side: the order of the leaves of a dendrogram of average
-        distances. For a symmetric matrix of distances, such as that of ``mmd(group)``.
+        distances. For a symmetric matrix of distances, such as ``mmd(group)``.
     sides
         Side of each row, shape (n_rows,), of at most four different ones: drawn as a strip of
         colours beside the matrix and below it, with a legend. For a symmetric matrix.
@@ -246,7 +246,7 @@ def _leaf_order(distances: Array) -> NDArray[np.intp]:
     if distances.shape != (n, n) or not np.allclose(distances, distances.T, equal_nan=True):
         raise InputError(
             f"ordered=True: matrix has shape {distances.shape} and is not symmetric; its order "
-            "needs distances of all pairs, such as those of mmd(group).",
+            "needs distances of all pairs, such as mmd(group).",
             parameter="ordered",
         )
     above = distances[np.triu_indices(n, 1)]

@@ -189,7 +189,7 @@ def plot_components(
     sample
         Rows of data, shape (n_samples, n_features).
     features
-        Numbers of the two features to show; those of largest variance by default.
+        Numbers of the two features to show; by default the two with the largest variances.
     names
         Names of all features.
     ax
@@ -444,7 +444,7 @@ def plot_history(
 
 
 def new_axes(ax: Axes | None) -> Axes:
-    """Given axes, or those of a new figure."""
+    """Given axes, or the axes of a new figure."""
     if ax is not None:
         return ax
     require_matplotlib()
@@ -461,7 +461,7 @@ def integer_ticks(ax: Axes) -> None:
 
 
 def take_names_literally(ax: Axes) -> None:
-    """Draw names as they are: they may hold dollar signs, which are not those of formulas."""
+    """Draw names as they are: they may hold dollar signs that do not mark formulas."""
     legend = ax.get_legend()
     marked = [] if legend is None else legend.get_texts()
     for text in (ax.xaxis.label, ax.yaxis.label, *marked):

@@ -92,7 +92,7 @@ def require_table(x: Any, name: str) -> None:
 
 
 def _require_rows(x: Any, name: str) -> None:
-    """Refuse containers other than those of rows, and arrays of dates or of named fields."""
+    """Refuse containers that do not hold rows, and arrays of dates or of named fields."""
     kind = type(x).__name__
     if type(x).__module__.partition(".")[0] == "dask_sketch":
         instead = (

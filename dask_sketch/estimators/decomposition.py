@@ -44,8 +44,8 @@ class SketchPCA(
     """Principal component analysis in one pass over data of any size.
 
     The second moments of the samples are summed exactly, or for many features their products with a
-    random test matrix (Tropp et al. 2017), and decoded. The result is that of scikit-learn's
-    ``PCA`` on all samples.
+    random test matrix (Tropp et al. 2017), and decoded. The result is the same as from
+    scikit-learn's ``PCA`` on all samples.
 
     Parameters
     ----------
@@ -92,8 +92,8 @@ class SketchPCA(
 
     Notes
     -----
-    Covariances with weights are those of ``numpy.cov(aweights=...)``: one factor for all weights
-    changes nothing.
+    Covariances with weights are defined as in ``numpy.cov(aweights=...)``: one factor for all
+    weights changes nothing.
 
     References
     ----------
@@ -314,7 +314,7 @@ class SketchPCA(
         return mapping.transform(check_array(X, dtype=[np.float64, np.float32], input_name="X"))
 
     def get_covariance(self) -> Any:
-        """Covariance matrix of the model: that of the components, and noise in other directions.
+        """Covariance matrix of the model: the components, and noise in other directions.
 
         Returns
         -------

@@ -288,7 +288,7 @@ class SketchKMeans(
         Cluster of each sample of the last fit, -1 for rows that were left out; lazy for lazy input.
     inertia_
         Sum of the weighted squared distances of these samples to their centroids, as in
-        scikit-learn. Only for input in memory: ``-score(X)`` is that of lazy samples.
+        scikit-learn. Only for input in memory; for lazy samples use ``-score(X)``.
     sketch_
         Sketch of the samples, a :class:`dask_sketch.Sketch`.
     feature_map_, model_
@@ -423,8 +423,8 @@ class SketchKMedians(SketchKMeans):
     """K-medians clustering from a sketch, in one pass over data of any size.
 
     The centers have the least mean distance to the samples, not squared distance, so that distant
-    samples hardly move them. The sketch and its decoder are those of k-means (Gribonval et al.
-    2017, section 4); then the centers move to the geometric medians of the random rows that the
+    samples hardly move them. The sketch and its decoder are the same as for k-means (Gribonval et
+    al. 2017, section 4); then the centers move to the geometric medians of the random rows that the
     sketch carries, with weights that agree with the sketch. Without such rows
     (``sample_size=False``) the decoded centers are kept, with a warning.
 
@@ -439,7 +439,7 @@ class SketchKMedians(SketchKMeans):
     ----------
     inertia_
         Sum of the weighted distances of the samples of the last fit to their centers. Only for
-        input in memory: ``-score(X)`` is that of lazy samples.
+        input in memory; for lazy samples use ``-score(X)``.
     cluster_centers_, weights_, labels_, sketch_, feature_map_, model_, n_features_in_, \
     feature_names_in_
         Attributes of :class:`SketchKMeans`.
@@ -516,7 +516,7 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
         whose ranking is ``selection_``.
     n_frequencies
         Number of frequencies of the feature map; by default five for each parameter, such as
-        ``5 (2 d + 1) n_components`` for diagonal covariances, and those of 20 components for
+        ``5 (2 d + 1) n_components`` for diagonal covariances, and as for 20 components with
         ``"auto"``. Up to 50 components are found with so many.
     scale
         Standard deviation of a component, in units of the data; estimated for each feature by

@@ -61,7 +61,7 @@ def default_n_frequencies(
 
     For clustering, ``5 (d + 1) K``. With covariance matrices there are more parameters, such as
     ``(1 + d + d (d + 1) / 2) K``. Where these are more than can be fitted to a sketch, random rows
-    determine them, and the number is that of variances.
+    determine them, and only variances are counted.
 
     Parameters
     ----------
@@ -338,8 +338,8 @@ def design_mixed(
     n_frequencies, n_components, task, distribution, scale, covariances, covariance_weights, \
 whitening, seed, dtype, feature_names, normalize, covariance_type, label
         Arguments of :func:`design_from_pilot`; the variances of the numeric features are estimated
-        within the components of a mixture of products, and without ``n_components`` are those of
-        the samples.
+        within the components of a mixture of products, and without ``n_components`` from all
+        samples together.
     categories
         Levels of the categorical features.
 

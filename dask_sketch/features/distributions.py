@@ -153,8 +153,8 @@ def importance_weights(
         n_frequencies).
     covariances, weights
         As for :func:`sample_frequencies`. For a mixture of distributions the weight is the square
-        root of the ratio of two densities, that of the Gaussian distributions' mixture and that of
-        the draw.
+        root of the ratio of two densities: of the mixture of the Gaussian distributions, and of the
+        draw.
 
     Returns
     -------
@@ -372,7 +372,7 @@ def _sparse_sums(
 
 
 def _keep_one_feature(normal: NDArray[np.float64]) -> None:
-    """Leave one feature to the last of the rows, which get as long as those of all features."""
+    """Leave one feature to the last of the rows, which get as long as the rows of all features."""
     m, d = normal.shape
     each = min(_MARGINALS, m // 4 // d)
     n = d * each if d > 1 and each >= _FEW_MARGINALS else 0

@@ -241,7 +241,7 @@ def _signs(
 def sampled_frequencies(sampling: Sampling, digest: str | None = None) -> SampledFrequencies:
     """Sample the frequencies of a feature map, and compare them with its digest.
 
-    Where the digest is that of other signs of zeros, which depend on the processor, they are set.
+    Signs of zeros depend on the processor. Where the digest belongs to other signs, they are set.
 
     Parameters
     ----------

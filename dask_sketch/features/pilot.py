@@ -213,7 +213,7 @@ def _numbers(values: Any) -> Array:
 
 
 def rough_mixture(rows: Array, n_components: int | None, seed: int = 0) -> PilotMixture | None:
-    """Mixture by one start of EM, whose variances are those of a feature map.
+    """Mixture by one start of EM, whose variances give the scale of a feature map.
 
     Parameters
     ----------
@@ -406,7 +406,7 @@ def filled_pilot(
 ) -> Array:
     """Draw the missing values of pilot rows from a mixture fitted to the observed ones.
 
-    The mixture starts from rows whose missing values are those of other rows.
+    The mixture starts from rows whose missing values are filled in from other rows.
 
     Parameters
     ----------

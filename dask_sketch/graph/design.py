@@ -171,7 +171,7 @@ def design(
     normalize
         Whether the feature map is for the directions of the rows: each row is divided by its
         Euclidean length in the pass. With ``task="clustering"`` this is spherical k-means:
-        centroids have length one, and the predicted centroid is that of greatest cosine.
+        centroids have length one, and the predicted centroid has the greatest cosine with the row.
     categories
         Categorical columns and their levels in order, as for :func:`open_samples`: ``{"color":
         ["red", "blue"]}``; in place of the levels None for the categories of the type of the
@@ -203,7 +203,7 @@ def design(
     -----
     With ``K`` components that overlap, the estimate of the paper
     (:func:`dask_sketch.features.estimate_scale`) is up to 1.8 times their mean variance (d = 10,
-    K = 20), and the same for all features; that of the mixture is within a tenth.
+    K = 20), and the same for all features; the estimate from the mixture is within a tenth.
 
     References
     ----------
@@ -375,7 +375,8 @@ def pilot_samples(
         Whether rows with NaN or infinite values are left out (``"omit"``), raise an error, or are
         taken with NaN in their place (``"available"``).
     normalize
-        Whether rows are divided by their Euclidean lengths; those of zeros are as those with NaN.
+        Whether rows are divided by their Euclidean lengths; rows of zeros are treated as rows with
+        NaN.
     progress
         Whether to show a bar.
 

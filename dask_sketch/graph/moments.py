@@ -77,7 +77,7 @@ def second_moments(
     nan_policy
         Treatment of rows with NaN or infinite values: ``"raise"`` stops and names the row,
         ``"omit"`` leaves such rows out and counts them, ``"available"`` leaves out such values, so
-        that the covariance of two features is that of the rows that have both. This is valid for
+        that the covariance of two features comes from the rows that have both. This is valid for
         values that are missing at random, and takes four times as long.
     split_every
         Maximum number of partial results that one task combines, ``>= 2``; the setting
@@ -166,7 +166,7 @@ def second_moments(
 
 
 def partition_moments(grid: MomentGrid, nan_policy: str) -> Reduction:
-    """Reduction of each chunk to its second moments, those of no samples without rows.
+    """Reduction of each chunk to its second moments; of no samples for a chunk without rows.
 
     Parameters
     ----------
@@ -345,7 +345,7 @@ def in_larger_chunks(samples: Samples, n_bytes: int, x: Any, **options: Any) -> 
     Parameters
     ----------
     samples
-        Samples of ``x``. Those of a lazy collection are returned as they are.
+        Samples of ``x``. Samples of a lazy collection are returned as they are.
     n_bytes
         Size of the moments.
     x, options

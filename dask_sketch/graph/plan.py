@@ -127,7 +127,7 @@ class Plan:
         -------
         estimate
             Time of batches that follow each other without a pause, without starting and decoding.
-            Its accuracy is that of one second of measurement: within a factor of two on an idle
+            It is extrapolated from one second of measurement: within a factor of two on an idle
             machine, and worse on a busy one.
 
         Raises

@@ -50,9 +50,9 @@ class Reduction:
     uses_groups
         Whether ``chunk`` takes the labels of groups.
     uses_numbers
-        Whether ``chunk`` takes the number of the chunk, a tuple, as ``number``, and that of the
-        first row in the chunk as ``row``. Where each chunk has a result by itself, the number may
-        be another identity of the chunk.
+        Whether ``chunk`` takes the number of the chunk, a tuple, as ``number``, and the number of
+        its first row as ``row``. Where each chunk has a result by itself, the number may be another
+        identity of the chunk.
     require_fit
         Function that raises if the computation cannot fit in memory, called before anything else as
         ``require_fit(samples, split_every, client)``.
@@ -92,7 +92,7 @@ class Reduction:
         Raises
         ------
         ArtifactError
-            If the kernels are those of another version, whose sums could have other bits.
+            If the kernels are from another version, whose sums could have other bits.
         """
         if self.source != SOURCE_MARK:
             raise ArtifactError(

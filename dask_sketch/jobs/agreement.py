@@ -82,7 +82,7 @@ def settings_of(job: Job, loc: str, table: DataTable, known: Sequence[str] = ())
         Table of the data as the job file has it.
     known
         Names of the features that the ledger holds. If the columns are among them, or are not
-        given, those of the data have changed since, and the error is raised as it is.
+        given, the columns of the data have changed since, and the error is raised as it is.
 
     Raises
     ------
@@ -117,7 +117,7 @@ def require_features(
     samples
         Open sources.
     from_ledger
-        Whether the feature map is that of the ledger.
+        Whether the feature map was read from the ledger.
 
     Raises
     ------
@@ -277,7 +277,7 @@ def design_settings(job: Job) -> dict[str, Any]:
 
 
 def _require_design(job: Job, ledger: Ledger) -> None:
-    """Refuse settings of the design that differ from those of the last run."""
+    """Refuse settings of the design that differ from the last run."""
     records = ledger.history()
     recorded = records[-1].results.get("design", {}) if records else {}
     for key, wanted in design_settings(job).items():
@@ -286,7 +286,7 @@ def _require_design(job: Job, ledger: Ledger) -> None:
 
 
 def _require_rows(job: Job, ledger: Ledger) -> None:
-    """Refuse another number of random rows than that of the ledger; none may be kept any time."""
+    """Refuse a number of random rows that differs from the ledger; zero is always allowed."""
     wanted, has = job.job.sample, 0 if ledger.sampling is None else ledger.sampling.size
     if wanted not in (None, 0, has):
         kept = f"at most {has:,} random rows of each partition" if has else "no random rows"

@@ -45,7 +45,7 @@ def write_component_page(
     Parameters
     ----------
     results
-        Components, and those of the last run.
+        Components of this run and of the last one.
     outcome
         Outcome of the run.
     planned
@@ -109,7 +109,7 @@ def _good(outcome: Outcome, found: PrincipalComponents) -> Answer:
         text = ["No: the data of this run is beyond the limits of the job file."]
         return Answer("Is it good?", [*text, *outcome.breaches], True)
     if found.excess_risk == 0.0:
-        return Answer("Is it good?", ["Yes: the components are those of all second moments."])
+        return Answer("Is it good?", ["Yes: the components are exact, from all second moments."])
     excess = "unknown" if np.isnan(found.excess_risk) else f"{found.excess_risk:.2%}"
     text = [f"The excess risk of the components is {excess} of what they do not explain."]
     return Answer("Is it good?", text, _needs_columns(found))

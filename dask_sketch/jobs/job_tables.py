@@ -38,7 +38,7 @@ Wrong = tuple[tuple[str | int, ...], Any, str]  # key path, value (None is not s
 
 
 def table_errors(wrong: Iterable[Wrong]) -> ValidationError:
-    """An error that pydantic merges with those of the other tables."""
+    """An error that pydantic merges with the errors of the other tables."""
     details: list[InitErrorDetails] = [
         {
             "type": PydanticCustomError("remedy", "{remedy}", {"remedy": remedy}),
@@ -144,10 +144,10 @@ class JobTable(Table):
         Seed of the frequencies and of the decoders.
     sample
         Maximum number of random rows that the ledger keeps beside the sums of each partition. With
-        rows, mixtures are as likely as those of EM on all rows, but anyone who can read the ledger
-        can read the rows. With 0, the ledger holds sums only. The default is 1,000 to 5,000 rows
-        (fewer for over 50 features) if the first run decodes a model, else none. Later runs keep
-        the number of the first run, until 0 erases all rows for good.
+        rows, mixtures are as likely as after EM on all rows, but anyone who can read the ledger can
+        read the rows. With 0, the ledger holds sums only. The default is 1,000 to 5,000 rows (fewer
+        for over 50 features) if the first run decodes a model, else none. Later runs keep the
+        number of the first run, until 0 erases all rows for good.
     """
 
     name: Text
@@ -169,8 +169,7 @@ class DataTable(Table):
     path
         Zarr store, or file, folder or glob of Parquet; a path is relative to the job file.
     array, columns, weights, storage_options
-        Arguments of ``open_samples``. The columns are those of the feature map by default, once
-        there is one.
+        Arguments of ``open_samples``. Once there is a feature map, its columns are the default.
     chunk_size
         Number of bytes of one partition.
     missing_chunks
@@ -363,8 +362,8 @@ class DriftTable(Table):
     unit
         ``"partition"``, or ``"run"`` if the partitions of one run depend on each other.
     strata
-        ``"weekday"`` if days of the week differ: partitions are compared with those of the same day
-        of the week.
+        ``"weekday"`` if days of the week differ: partitions are compared with partitions of the
+        same day of the week.
     serial
         Whether successive runs depend on each other, such as nights with the same weather or
         season. It needs ``unit = "run"``, and as many runs as the level of the test requires.

@@ -74,7 +74,7 @@ def data_breaches(
 def _outside(
     limit: float, read: Sketch, others: Sums | None, names: Sequence[str] | None
 ) -> Iterator[str]:
-    """Features with values too far from those of the pilot rows, or of the other samples."""
+    """Features with values too far from the pilot rows, or from the other samples."""
     pilot = read.feature_map.pilot
     mean: NDArray[np.float64]
     if pilot is not None and pilot.mixture is not None:
@@ -143,7 +143,7 @@ def growth_of_cost(name: str, model: Model, earlier: Model) -> Iterator[str]:
     name
         Name of the model.
     model, earlier
-        Decoded model, and that of the last run.
+        Decoded model, and the model of the last run.
 
     Yields
     ------

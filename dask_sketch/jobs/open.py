@@ -89,10 +89,10 @@ def open_sources(job: Job, ledger: Ledger | None = None) -> list[OpenSource]:
     Parameters
     ----------
     job
-        Job with the sources. If a source of Parquet files has no ``columns``, they are those of
+        Job with the sources. If a source of Parquet files has no ``columns``, they are taken from
         the feature map, once there is one.
     ledger
-        Ledger with the feature map; without a ledger, that of ``feature_map.file``.
+        Ledger with the feature map; without a ledger, ``feature_map.file`` is read.
 
     Raises
     ------

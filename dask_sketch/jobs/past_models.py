@@ -36,9 +36,9 @@ Array = NDArray[np.float64]
 class ModelHistory:
     """Models of windows that end at successive runs, component by component.
 
-    Components of one window are matched to those of the window before, by the assignment with the
-    smallest sum of distances of the means in standard deviations (Kuhn 1955). A component without a
-    match begins a new track.
+    Components of one window are matched to components of the window before, by the assignment with
+    the smallest sum of distances of the means in standard deviations (Kuhn 1955). A component
+    without a match begins a new track.
 
     Attributes
     ----------
@@ -135,7 +135,8 @@ def model_history(
     max_windows
         Largest number of windows, the newest ones, ``>= 1``.
     options
-        Keyword arguments of :func:`dask_sketch.decode`; a ``start`` is that of the first model.
+        Keyword arguments of :func:`dask_sketch.decode`; a ``start`` is used by the first model
+        only.
 
     Returns
     -------
@@ -216,7 +217,7 @@ def _first(model: Model) -> tuple[int, ...]:
 def _tracks(
     before: Model, earlier: list[tuple[int, ...]], model: Model, sketch: Sketch
 ) -> tuple[int, ...]:
-    """Tracks of the components of a model: those of their matches, or new ones."""
+    """Tracks of the components of a model: the tracks of their matches, or new ones."""
     fresh = 1 + max(max(tracks) for tracks in earlier)
     found = []
     for one in component_changes(before, model, sketch)[: model.n_components]:

@@ -229,7 +229,7 @@ def report_last_run(path: str | Path, output: str | Path | None = None) -> Path:
     path
         Path of the job file.
     output
-        Path of the report; by default that of the job file.
+        Path of the report; by default the path in the job file.
 
     Returns
     -------

@@ -131,8 +131,8 @@ def decode_model(
     """Decode one model.
 
     If the ledger keeps no rows and the last model is a mixture of the same type, the decoder starts
-    at it (warm start). If the cost of the result is further above the noise than that of the last
-    model was, the data may have left the basin of that minimum. Then the model is decoded from
+    at it (warm start). If the cost of the result is further above the noise than the cost of the
+    last model was, the data may have left the basin of that minimum. Then the model is decoded from
     scratch too, and the result of lower cost is kept.
 
     Parameters
@@ -235,7 +235,7 @@ class Results:
     feature_names
         Names of the features, if the sources have them.
     models
-        Models by name; those of groups are called ``model@group``.
+        Models by name; models of groups are called ``model@group``.
     earlier
         Models of the last run, by name.
     scores

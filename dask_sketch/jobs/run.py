@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 MAX_FAILURES = 100  # unreadable partitions after which a run with "stop" ends at once
-MAX_BETWEEN = 50  # pairs of groups in a record, those of the largest drift
+MAX_BETWEEN = 50  # pairs of groups in a record: the pairs with the largest drift
 _MAX_REASON = 400  # characters of the reason of a quarantine
 
 

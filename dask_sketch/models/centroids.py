@@ -44,7 +44,7 @@ class Centroids(Model):
     normalize
         Whether methods divide rows by their Euclidean length first, as a feature map with
         ``normalize=True`` does (spherical k-means). Centers then have length one, the nearest
-        centroid is that of greatest cosine, and squared distances are ``2 (1 - cosine)``. Rows of
+        centroid has the greatest cosine, and squared distances are ``2 (1 - cosine)``. Rows of
         zeros have no direction, and are refused.
     decoding
         Record of the decoding, if the centroids were decoded.

@@ -114,8 +114,8 @@ class Covariances:
     def posterior(self, components: Components, rows: Array, weights: Array) -> tuple[Array, Array]:
         """Probabilities of the components given each row, and the loss without each component.
 
-        The probabilities have shape (n, n_components). The losses (n_components,) are those of the
-        weighted log-likelihood if a component is left out of a mixture of two or more.
+        The probabilities have shape (n, n_components). The losses (n_components,) are how much the
+        weighted log-likelihood falls if a component is left out of a mixture of two or more.
         """
         n_components = len(components.weights)
         shares, losses = np.empty((len(rows), n_components)), np.zeros(n_components)
@@ -138,8 +138,8 @@ class Covariances:
     def merged(self, components: Components, k: int) -> tuple[Array, Array, Array]:
         """Means and covariances of component ``k`` merged with each other one; log-determinants.
 
-        Shapes (n_components, n_features), that of the covariances, and (n_components,); of the
-        merged components the moments are those of both.
+        Shapes (n_components, n_features), the shape of the covariances, and (n_components,). Merged
+        components have the moments of both.
         """
         share = components.weights[k] / np.maximum(
             components.weights[k] + components.weights, _TINY

@@ -47,7 +47,7 @@ class RowDensity(JointDensity):
     samples and means are taken relative to the mean of the mixture, and the few components that are
     still many standard deviations away from it are computed by differences. With covariance
     matrices, differences from each mean are multiplied by the inverse of the Cholesky factor. The
-    density of a row with missing values (NaN) is that of the observed ones.
+    density of a row with missing values (NaN) is the density of the observed ones.
 
     Parameters
     ----------
@@ -165,11 +165,11 @@ def uncovered_features(rows: Array, means: Array, variances: Array) -> NDArray[n
 def rounding_variances(rows: Array) -> Array:
     """Variances of the errors of rounding, uniform between the distinct values of each feature.
 
-    A density has no bound at a value that is repeated: components without width there, one for
-    each of the values, would seem ever likelier. Convolved with the error of rounding, a component
-    has about the probability of the rounded value, divided by the width of its interval. The
-    median gap is that of the scale on which most values were recorded; among thousands of values
-    that are not rounded, it is negligible.
+    A density has no bound at a value that is repeated: components without width there, one for each
+    of the values, would seem ever likelier. Convolved with the error of rounding, a component has
+    about the probability of the rounded value, divided by the width of its interval. The median gap
+    belongs to the scale on which most values were recorded; among thousands of values that are not
+    rounded, it is negligible.
 
     Parameters
     ----------

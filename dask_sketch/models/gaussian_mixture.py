@@ -200,10 +200,9 @@ class GaussianMixture(Mixture):
         -------
         interval
             Lower and upper ends along a last axis of length 2 of ``"weights"``, ``"means"`` and
-            ``"covariances"``, whose other axes are those of the parameters. Intervals of weights
-            and variances are truncated at zero. For ``"low-rank:r"``, the intervals of
-            ``"covariances"`` are those of the covariance matrices, and there is also
-            ``"noise_variances"``.
+            ``"covariances"``, after the axes of the parameters. Intervals of weights and variances
+            are truncated at zero. For ``"low-rank:r"``, the intervals of ``"covariances"`` are
+            intervals of the covariance matrices, and there is also ``"noise_variances"``.
 
         Raises
         ------

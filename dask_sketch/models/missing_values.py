@@ -1,8 +1,8 @@
 """Mixtures of Gaussians and rows with missing values: marginals, conditional means, and EM.
 
-A missing value is NaN. The density of a row is that of its observed values, the marginal of the
-mixture; a row without any has the density one. That is right where values are missing at random
-(Little and Rubin 2019, section 6.2).
+A missing value is NaN. The density of a row is the marginal density of its observed values; a row
+without any has the density one. That is right where values are missing at random (Little and Rubin
+2019, section 6.2).
 """
 
 from __future__ import annotations

@@ -536,8 +536,8 @@ class StandardErrors:
     means, covariances
         Standard errors of the means, shape (n_components, n_features), and of the covariances, of
         the shape of these, in the units of the means and of the variances. For ``"low-rank:r"``
-        they are those of the covariance matrices, shape (n_components, n_features, n_features),
-        since loadings are determined only up to rotations. Zero for parameters at a bound.
+        they belong to the covariance matrices, shape (n_components, n_features, n_features), since
+        loadings are determined only up to rotations. Zero for parameters at a bound.
     noise_variances
         Standard errors of the noise variances of ``"low-rank:r"``, shape (n_components,
         n_features); None for other types.

@@ -254,7 +254,7 @@ def _record(text: str) -> Decoding | None:
         or not all(type(getattr(record, name)) is int for name in _COUNTS)
         or type(record.converged) is not bool
     ):
-        raise InputError("decoding has values of other types than those of a decoding record.")
+        raise InputError("decoding has values of types that no decoding record has.")
     return record
 
 
@@ -274,5 +274,5 @@ def _polishing(text: str) -> Polishing | None:
         or not all(type(value) is int for value in (record.n_samples, record.omitted))
         or (record.converged is not None and type(record.converged) is not bool)
     ):
-        raise InputError("polishing has values of other types than those of such a record.")
+        raise InputError("polishing has values of types that no such record has.")
     return record

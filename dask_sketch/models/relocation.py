@@ -30,10 +30,10 @@ def relocations(
     """Mixtures with one component removed and another one split, the most promising first.
 
     A component is removed by leaving its rows to all others, or by merging it with one of them. The
-    loss of the former is the likelihood that the others leave to the rows, that of the latter is
-    bounded by Runnalls (2007, eq. 23). The gain of a split is that of EM with two components on the
-    rows of one, weighted by its probabilities. After split and merge EM (Ueda, Nakano, Ghahramani
-    and Hinton 2000), with other criteria.
+    loss of leaving is the likelihood that the rows lose under the others; the loss of merging is
+    bounded by Runnalls (2007, eq. 23). The gain of a split is the gain of EM with two components on
+    the rows of one, weighted by its probabilities. After split and merge EM (Ueda, Nakano,
+    Ghahramani and Hinton 2000), with other criteria.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def relocations(
 
 
 def agglomerate(family: Covariances, components: Components, n_components: int) -> Components:
-    """Merge pairs of components until ``n_components`` are left, those of the least loss first."""
+    """Merge pairs of components until ``n_components`` are left, by increasing loss."""
     bounds = np.array(
         [_merge_bounds(family, components, k) for k in range(len(components.weights))]
     )
@@ -222,7 +222,8 @@ def centroid_relocations(
     rows, weights
         Rows, shape (n_rows, n_features), and their weights, shape (n_rows,).
     centers, labels
-        Centroids, shape (n_components, n_features), and that of each row, shape (n_rows,).
+        Centroids, shape (n_components, n_features), and the number of the centroid of each row,
+        shape (n_rows,).
     """
     k = len(centers)
     losses, gains, halves = np.zeros(k), np.full(k, -np.inf), np.zeros((k, 2, rows.shape[1]))

@@ -170,7 +170,7 @@ def _signed(magnitudes: Callable[[int], Integers], n: int, bits: RandomBits) -> 
 
 
 def _exp_of(trial: Callable[[Integers, int], Flags], n: int) -> Flags:
-    """Trials of probability ``exp(-g)`` from those of ``g / k`` (Canonne et al., algorithm 1).
+    """Trials of probability ``exp(-g)`` from trials for ``g / k`` (Canonne et al., algorithm 1).
 
     ``trial(rows, k)`` makes trials for some rows. The first ``k`` that fails is odd with
     probability ``exp(-g)``.

@@ -348,8 +348,8 @@ class ExpectationStep(FrozenDataclass):
     def _moments(self, statistics: ExpectationStatistics) -> tuple[Array, Array, Array, float]:
         """Counts, first and second moments in standard deviations, and sum of logarithms.
 
-        With covariance matrices the moments are those of whitened samples, and the second ones have
-        the shape (n_components, n_features, n_features).
+        With covariance matrices the samples are whitened first, and the second moments have the
+        shape (n_components, n_features, n_features).
         """
         if statistics.sums.shape != (self.n_sums,):
             raise InputError(
@@ -474,7 +474,8 @@ class ExpectationStep(FrozenDataclass):
         """Lower bound of the change of the objective by a step, from its statistics alone.
 
         For a mixture, it is the change of the expected log-likelihood of samples and components, in
-        nats per sample; for centroids, that of the mean squared distance with unchanged clusters.
+        nats per sample; for centroids, the change of the mean squared distance with unchanged
+        clusters.
 
         Parameters
         ----------

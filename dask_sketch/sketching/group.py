@@ -284,7 +284,7 @@ class SketchGroup(FrozenDataclass, Storable):
     def mean(self) -> NDArray[np.float64]:
         """Mean of each group, shape (n_groups, n_features); NaN for a group without weight.
 
-        With missing values it is that of the observed ones; NaN for a feature without any.
+        Of the observed values, if some are missing; NaN for a feature without any.
         """
         return self.feature_map.center + self._average(self.first_quanta)
 
@@ -309,7 +309,7 @@ class SketchGroup(FrozenDataclass, Storable):
         return len(self.labels)
 
     def __iter__(self) -> Iterator[Any]:
-        labels = self.labels  # dates stay NumPy's: those of Python have no nanoseconds
+        labels = self.labels  # dates stay NumPy's: Python's have no nanoseconds
         return iter(labels if labels.dtype.kind in "mM" else labels.tolist())
 
     def __contains__(self, label: object) -> bool:
@@ -451,7 +451,7 @@ class SketchGroup(FrozenDataclass, Storable):
             New label of each group: an array of shape (n_groups,), a mapping from labels, or a
             function of a label.
         dim
-            Name of the dimension of the result; by default that of this group.
+            Name of the dimension of the result; by default the name in this group.
 
         Raises
         ------

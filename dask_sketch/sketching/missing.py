@@ -3,10 +3,10 @@
 A frequency is summed over the rows that observe all of its features. With ``n_j`` such rows for
 frequency ``j``, and ``n_jl`` for both ``j`` and ``l``, the mean of frequency ``j`` has the
 expectation of complete rows if values are missing completely at random, and the covariance of two
-means is that of single rows times ``n_jl / (n_j n_l)``. The numbers ``n_j`` are counted, and the
-``n_jl`` are modelled: by the tree of features whose pairs of missing values are the most dependent
-(Chow and Liu 1968), which is exact for values that are missing independently, and for groups of
-features that are missing together.
+means is the covariance of single rows times ``n_jl / (n_j n_l)``. The numbers ``n_j`` are counted,
+and the ``n_jl`` are modelled: by the tree of features whose pairs of missing values are the most
+dependent (Chow and Liu 1968), which is exact for values that are missing independently, and for
+groups of features that are missing together.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ _FIELDS = ("center", "unit", "n_columns", "seed", "feature_names", "pairwise")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MomentGrid(FrozenDataclass):
-    """Conventions of second moments: those of one grid can be added.
+    """Conventions of second moments: moments of one grid can be added.
 
     A value ``x`` is counted as the integer nearest to ``2**30 (x - center) / unit``, where the unit
     is a power of two near the standard deviation of the feature. The moments of these integers are

@@ -250,7 +250,7 @@ def sketch_from_dataset(dataset: xr.Dataset, store: object = "the dataset") -> S
 
 
 def _are_possible_bounds(minimum: NDArray[np.float64], maximum: NDArray[np.float64]) -> bool:
-    """Whether numbers have these bounds; ``inf`` and ``-inf`` are those of no numbers."""
+    """Whether numbers have these bounds; ``inf`` and ``-inf`` are the bounds of no numbers."""
     none = (minimum == np.inf) & (maximum == -np.inf)
     finite = [bound[np.isfinite(bound)] for bound in (minimum, maximum)]
     squared = all((abs(bound) < _MAX_BOUND).all() for bound in finite)

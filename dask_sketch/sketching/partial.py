@@ -109,13 +109,12 @@ def partial_sketch(
 
     With ``normalize=True`` in the feature map, each row is divided by its Euclidean length first.
     Only a block of a few hundred rows is converted at a time, so the memory used beyond the chunk
-    is that of the sketch and of one block. All sums are exact (see :class:`Sketch`). A chunk on a
-    GPU is sketched there; its sketch differs by rounding only, and has the same feature map.
+    is one sketch and one block. All sums are exact (see :class:`Sketch`). A chunk on a GPU is
+    sketched there; its sketch differs by rounding only, and has the same feature map.
 
     With groups, row numbers are sorted by group, 4 bytes each, and rows are read from the chunk;
-    beyond that and the labels, the memory used is that of the sketches. (A chunk that is not a
-    C-contiguous array of float32 or float64, or is normalized, is copied first, one on a GPU to the
-    host.)
+    beyond that and the labels, only the sketches take memory. (A chunk that is not a C-contiguous
+    array of float32 or float64, or is normalized, is copied first, one on a GPU to the host.)
 
     Parameters
     ----------

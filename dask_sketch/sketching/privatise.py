@@ -68,7 +68,7 @@ def privatise(
     The guarantee does not cover the feature map, which is released unchanged: choose its scale and
     its center without the data, or on other data that is not private. It holds for this one result;
     guarantees of several results about the same individuals add up. It needs sums computed on a
-    processor: those of a GPU are rounded together.
+    processor: a GPU rounds the rows of a block together.
 
     Parameters
     ----------
@@ -90,10 +90,10 @@ def privatise(
         Largest number of samples of one individual.
     nan_policy
         Policy of the sketch. For ``"available"``, the counters of missing values are released too,
-        with noise: those of frequencies cost nothing, those of pairs of features 5 % more noise
-        everywhere, or 10 % more Laplace noise. Give it for all data whose values may be missing,
-        whether some are or not. Frequencies are left out if the rows that observe them weigh less
-        than four standard deviations of the noise.
+        with noise: counters of frequencies cost nothing, counters of pairs of features 5 % more
+        noise everywhere, or 10 % more Laplace noise. Give it for all data whose values may be
+        missing, whether some are or not. Frequencies are left out if the rows that observe them
+        weigh less than four standard deviations of the noise.
     seed
         Seed of the noise, ``>= 0``, for tests: whoever knows it can remove the noise. By default
         the noise comes from the entropy of the operating system.

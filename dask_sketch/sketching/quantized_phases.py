@@ -15,8 +15,8 @@ Here ``h`` is the first harmonic of the wave: ``2 / pi`` for one bit, that is ha
 ``4 / pi`` of the first term of the Fourier series of a square wave, ``sum over odd k of 4 / (pi k)
 sin(k t)``, because a cosine is half the sum of two exponentials. Divided by ``h``, the mean is an
 unbiased estimate of the features of a plain sketch, which the same decoders decode. A contribution
-has the modulus ``1 / h`` in place of 1. The variance of the two parts of a mean of ``n`` rows
-grows by ``(1 / h**2 - 1) / (2 n)`` each: at frequencies without signal the noise is that of
+has the modulus ``1 / h`` in place of 1. The variance of the two parts of a mean of ``n`` rows grows
+by ``(1 / h**2 - 1) / (2 n)`` each: at frequencies without signal the noise is as large as for
 ``n h**2`` rows, 0.41 n for one bit, 0.81 n for two, and 0.95 n for three.
 
 In the paper each frequency has one dither for all rows, and further harmonics of the wave remain,
@@ -408,8 +408,8 @@ def _phases(rows: NDArray[np.float64], cycles: NDArray[np.float64]) -> NDArray[n
 def _dither(seed: int, position: int, count: int, n_frequencies: int) -> NDArray[np.uint16]:
     """Dithers of rows from a position on, in ticks, shape (count, n_frequencies).
 
-    Those of one row are the lowest 16 bits first of the numbers of Philox4x64 with the key ``seed``
-    and as many counters as they need.
+    One row takes the numbers of Philox4x64 with the key ``seed``, the lowest 16 bits first, and as
+    many counters as it needs.
     """
     counters = -(-n_frequencies // _DRAWN)
     generator = np.random.Philox(key=seed).advance(position * counters)

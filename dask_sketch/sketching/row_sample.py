@@ -349,10 +349,10 @@ class Sampling:
     ) -> Sampling:
         """Choice of rows for data of a known or unknown number of samples.
 
-        The seed is that of the feature map, the variances are those of its pilot rows. Among ``n``
-        rows of importance at least 1/2, the number with a key under ``limit`` is binomial with a
-        mean of at least ``size + 10 sqrt(size) + 50``: fewer than ``size`` of them have a
-        probability below ``1e-15``.
+        Seed and variances come from the feature map and its pilot rows. Among ``n`` rows of
+        importance at least 1/2, the number with a key under ``limit`` is binomial with a mean of at
+        least ``size + 10 sqrt(size) + 50``: fewer than ``size`` of them have a probability below
+        ``1e-15``.
 
         Parameters
         ----------

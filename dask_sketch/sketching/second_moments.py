@@ -45,7 +45,7 @@ SQUARED_FRACTION = 40 - 2 * MIN_EXPONENT  # of the sum of squared weights
 class SecondMoments(FrozenDataclass, Storable):
     """Exact second moments of samples, or their products with a test matrix.
 
-    Second moments of one grid can be added and subtracted: ``a + b`` are those of both inputs
+    Second moments of one grid can be added and subtracted: ``a + b`` are the moments of both inputs
     together. They have the same bits for every chunking and order of the samples.
 
     Attributes
@@ -53,10 +53,10 @@ class SecondMoments(FrozenDataclass, Storable):
     grid
         Conventions of the sums.
     sums
-        Sums as integers, flat: those of ``[1, x]' [1, x]``, upper triangle row by row; or with a
-        test matrix those of ``[1, x]' [1, x Omega]``, and of the squares of ``x``; or, with a
-        pairwise grid, those of ``[1, e, x]' [1, e, x]``, where ``e`` is one where a value is
-        observed, and missing values count as zero.
+        Sums as integers, flat: of ``[1, x]' [1, x]``, upper triangle row by row; or with a test
+        matrix of ``[1, x]' [1, x Omega]``, and of the squares of ``x``; or, with a pairwise grid,
+        of ``[1, e, x]' [1, e, x]``, where ``e`` is one where a value is observed, and missing
+        values count as zero.
     squared_weight_quanta
         Sum of the squares of the weights in multiples of ``2**-104``.
     count

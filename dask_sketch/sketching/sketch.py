@@ -318,7 +318,7 @@ class Sketch(FrozenDataclass, Storable):
         )
 
     def _is_within(self, other: Sketch) -> bool:
-        """Check the bounds against those of ``other``, unless they are too wide to tell."""
+        """Check the bounds against the bounds of ``other``, unless they are too wide to compare."""
         return not self.tight_bounds or bool(
             (self.minimum >= other.minimum).all() and (self.maximum <= other.maximum).all()
         )
@@ -574,8 +574,8 @@ class Sketch(FrozenDataclass, Storable):
     def mean(self) -> NDArray[np.float64]:
         """Mean of the data, shape (n_features,).
 
-        With missing values it is that of the observed ones; the center of the feature map for a
-        feature without any.
+        Of the observed values, if some are missing; the center of the feature map for a feature
+        without any.
 
         Raises
         ------
@@ -602,7 +602,8 @@ class Sketch(FrozenDataclass, Storable):
     def extent(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Location and spread of the data for decoders: :attr:`mean` and :attr:`variance`.
 
-        A private sketch has neither: those of the uniform distribution between its bounds.
+        A private sketch has no such sums: it gives the variances of a uniform distribution between
+        its bounds.
         """
         if self.privacy is None:
             return self.mean, self.variance
@@ -654,7 +655,7 @@ class Sketch(FrozenDataclass, Storable):
 
     @property
     def noise_modulus(self) -> float:
-        """Modulus of :attr:`characteristic` at frequencies where that of the distribution is zero.
+        """Modulus of :attr:`characteristic` at frequencies where the true one is zero.
 
         ``1 / sqrt(n)`` with the effective count as ``n``; further noise is added. With missing
         values, the root of the mean square over the frequencies.
@@ -689,7 +690,7 @@ class Sketch(FrozenDataclass, Storable):
             )
 
     def as_dict(self) -> dict[str, object]:
-        """Counts, weights, noise, moments and bounds, and those of the feature map.
+        """Counts, weights, noise, moments and bounds, and the description of the feature map.
 
         ``noise_level``, ``mean`` and ``variance`` are None where the sketch does not have them.
         """

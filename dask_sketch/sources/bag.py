@@ -23,8 +23,8 @@ _RECORDS = 4096  # records of one block
 class Block(NamedTuple):
     """Rows of shape (n, n_features), and weights and labels of shape (n,), or None.
 
-    ``number`` is that of the chunk, along each axis, and ``row`` that of the first row in the
-    chunk, where a computation needs them.
+    ``number`` is the number of the chunk along each axis, and ``row`` the number of its first row,
+    where a computation needs them.
     """
 
     rows: NDArray[Any]
@@ -183,7 +183,7 @@ def _in_order_of(
 
 
 def _same_columns(first: list[Any] | None, block: Any, label: str) -> list[Any] | None:
-    """Names of the columns of blocks that are tables; refuse those of other names or order."""
+    """Names of the columns of blocks that are tables; refuse blocks with other names or order."""
     names = getattr(block, "columns", None)
     if names is None:
         return first

@@ -103,7 +103,7 @@ def read_block(
     label
         Name of the file for messages.
     exact
-        Columns of which integers are not converted to float64.
+        Columns whose integers are not converted to float64.
     expected
         Types of all columns in the first lines of the first file.
     usecols
@@ -114,8 +114,8 @@ def read_block(
     Raises
     ------
     ChunkError
-        If the names are not those of the first file, a row has more values than there are names, or
-        a value is not of the type of its column.
+        If the names differ from the first file, a row has more values than there are names, or a
+        value is not of the type of its column.
     """
     import pandas as pd
 
@@ -162,13 +162,13 @@ def _unreadable(label: str, error: Exception) -> ChunkError:
 
 
 def _listed(names: Iterable[str]) -> str:
-    """Names of columns, of which only the first few are shown."""
+    """Names of columns as text; only the first few are shown."""
     shown = [str(name)[:50] for name in names]
     return ", ".join(shown if len(shown) <= 6 else [*shown[:6], "..."])
 
 
 def _row_text(frame: pd.DataFrame, row: int, *more: pd.Series[Any]) -> str:
-    """Values of a row, of which only the first few are shown."""
+    """Values of a row as text; only the first few are shown."""
     values = [*frame.iloc[row].tolist(), *(column.iloc[row] for column in more)]
     first = [f"{value:g}" if isinstance(value, Real) else str(value) for value in values[:6]]
     return ", ".join(first if len(values) == len(first) else [*first, "..."])

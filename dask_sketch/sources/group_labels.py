@@ -21,8 +21,8 @@ from dask_sketch.validation.labels import MISSING, codes_of
 if TYPE_CHECKING:
     import dask.bag as db
 
-# Attribute of an array of integers: name of the dimension whose entries they index. It is that of
-# the climate and forecast (CF) conventions, section H.2.5 (indexed ragged arrays).
+# Attribute of an array of integers: name of the dimension whose entries they index. The climate and
+# forecast (CF) conventions define it, section H.2.5 (indexed ragged arrays).
 INDEX_OF = "instance_dimension"
 NAMES = "names"  # attribute of an array of integers: the names that they index, as in speech stores
 _SMALL_TABLE = 1024  # bytes; a larger table is a task of its own, sent once to each worker
@@ -35,7 +35,7 @@ class Groups:
     Attributes
     ----------
     dim
-        Name of the labels: that of the column, variable, coordinate or field.
+        Name of the labels: the column, variable, coordinate or field.
     labels
         Dask array like that of the weights, with axes of length 1 along which labels are constant,
         and chunks of length 1 within which they are; or a bag; or None if the chunks of the samples
@@ -260,7 +260,7 @@ def _look_up(codes: NDArray[Any], table: NDArray[Any], label: str) -> NDArray[An
         wrong = codes.min() if codes.min() < 0 else codes.max()
         raise ChunkError(
             f"{label}: {wrong} is not an index of the {len(table):,} names. The labels of these "
-            "rows were never written, or are those of another store: write them again."
+            "rows were never written, or belong to another store: write them again."
         )
     return table[codes]
 

@@ -290,9 +290,9 @@ def parquet_samples(
     """Make samples of a Parquet file, a directory of files or a glob.
 
     Files are not opened to count rows: only the footer of the largest file is read, for the
-    columns, and those of files that may be larger than a task. Such a file is divided between row
-    groups. The division depends on that file alone, so that keys of partitions last. A file whose
-    footer cannot be read is one part, whose task fails.
+    columns, and the footers of files that may be larger than a task. Such a file is divided between
+    row groups. The division depends on that file alone, so that keys of partitions last. A file
+    whose footer cannot be read is one part, whose task fails.
 
     Parameters
     ----------

@@ -44,7 +44,7 @@ class StoredChunks:
     storage_options
         Options of the file system of a URL.
     arrays
-        Array of the samples, and that of the weights if they are stored.
+        Arrays of the samples and, if they are stored, of the weights.
     step
         Number of rows of each chunk but the last.
     is_lasting

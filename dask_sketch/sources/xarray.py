@@ -42,16 +42,16 @@ def data_array_samples(
     groups: Any = None,
     among: Mapping[Any, xr.DataArray] | None = None,
 ) -> Samples:
-    """Make samples of a DataArray: all dimensions but that of the features are samples.
+    """Make samples of a DataArray: all dimensions except the features are samples.
 
     Parameters
     ----------
     x
         DataArray of at least two dimensions.
     feature_dim
-        Dimension of the features. It may be left out if it is the last one and there is a sign
-        of that: text as its coordinate, a name such as ``feature``, ``variable``, ``band``,
-        ``channel`` or ``dim_1``, or two dimensions of which the last one is none of space or time.
+        Dimension of the features. It may be left out if it is the last one and there is a sign of
+        that: text as its coordinate, a name such as ``feature``, ``variable``, ``band``,
+        ``channel`` or ``dim_1``, or two dimensions of which the last one is not of space or time.
     weights
         Array-like with the sample dimensions, DataArray with some of them, or the name of a
         coordinate.
@@ -69,7 +69,7 @@ def data_array_samples(
     label = f"DataArray {x.name!r}" if x.name is not None else "the DataArray"
     if x.ndim < 2:
         raise InputError(
-            f"{label} has dims={x.dims}: give at least one dimension beside that of the features."
+            f"{label} has dims={x.dims}: give at least one dimension beside the features."
         )
     if feature_dim is None:
         _require_features_last(x, label)
@@ -110,8 +110,8 @@ def dataset_samples(
     x
         Dataset.
     columns
-        Variables to use; by default all data variables but the weights, the labels and indices of
-        files and the like (with an attribute ``instance_dimension``).
+        Variables to use; by default all data variables but the weights, the labels, and variables
+        with an attribute ``instance_dimension``, which index speakers or files.
     feature_dim
         Dimension of the features, if a single variable has all features; see
         :func:`data_array_samples` for when it may be left out.
@@ -192,7 +192,7 @@ def dataset_samples(
 
 
 def _require_features_last(x: xr.DataArray, label: str) -> None:
-    """Refuse a last dimension that nothing marks as that of the features."""
+    """Refuse a last dimension that nothing marks as the features."""
     last = x.dims[-1]
     named = _FEATURES.fullmatch(str(last)) is not None
     if last in x.coords:

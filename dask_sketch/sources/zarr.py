@@ -315,9 +315,9 @@ def stored_groups(root: Any, name: str, n_rows: int, label: str) -> StoredGroups
     root
         Zarr group.
     name
-        Name of an array with a label for each row; or with one for each file, speaker or the like,
-        if the attribute ``instance_dimension`` of an array of indices, one for each row, is the
-        name of its dimension.
+        Name of an array with a label for each row; or with one for each file or speaker, if the
+        attribute ``instance_dimension`` of an array of indices, one for each row, is the name of
+        its dimension.
     n_rows
         Number of samples.
     label

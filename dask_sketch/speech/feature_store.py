@@ -187,8 +187,8 @@ def create_store(
     def unwritten(*shape: int, dtype: type, fill: float) -> Any:
         return dask.array.full(shape, fill, dtype=dtype, chunks=(shard_frames, *shape[1:]))
 
-    # The names of speakers are few and fit into attributes. Those of files can be many, hence an
-    # array of their own, one entry per recording.
+    # The names of speakers are few and fit into attributes. Files can be many: their names are an
+    # array, one entry per recording.
     coordinates: dict[str, tuple[str, object, dict[str, object]]] = {
         "coefficient": ("coefficient", np.arange(1, front_end.n_coefficients + 1), {}),
         "file": (

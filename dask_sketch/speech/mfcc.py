@@ -1,10 +1,9 @@
 """Compute the MFCC frames of one audio file: voice activity, then mel-cepstra.
 
-The features are those of the speaker-verification experiment of Keriven et al. 2018
-(sections 6.1 and 6.2): frames of 23 ms with 50 % overlap, frames without speech removed, twelve
-mel-frequency cepstral coefficients per frame, the zeroth (the loudness) dropped. librosa does
-the signal processing; this module aligns the voice activity with the cepstra, frame by frame,
-and bounds the memory.
+The features of the speaker-verification experiment of Keriven et al. 2018 (sections 6.1 and 6.2):
+frames of 23 ms with 50 % overlap, frames without speech removed, twelve mel-frequency cepstral
+coefficients per frame, the zeroth (the loudness) dropped. librosa does the signal processing; this
+module aligns the voice activity with the cepstra, frame by frame, and bounds the memory.
 """
 
 from __future__ import annotations
@@ -247,8 +246,7 @@ def mfcc(
     Returns
     -------
     (n_kept, n_coefficients) float32
-        Coefficients 1 to ``n_coefficients`` in dB. Those of a frame depend on the samples of
-        that frame only.
+        Coefficients 1 to ``n_coefficients`` in dB. They depend on the samples of their frame only.
 
     Examples
     --------

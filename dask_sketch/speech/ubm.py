@@ -76,7 +76,7 @@ def universal_model(
         Number of components, or several numbers to select from: every fifth recording is held out
         for :func:`dask_sketch.select_model`, and the model is decoded from the merged sketch.
     n_frequencies
-        Number of frequencies; that of :func:`design` for the largest ``K`` by default.
+        Number of frequencies; by default as :func:`design` chooses for the largest ``K``.
     steps
         Number of subsequent steps of expectation-maximisation, ``>= 0``, each with one more lazy
         pass over the frames.
@@ -85,8 +85,7 @@ def universal_model(
     progress
         Show the progress of the pass on the standard error stream.
     decoding
-        Keyword arguments of :func:`dask_sketch.decode`. With ``method``, the defaults are those of
-        the method.
+        Keyword arguments of :func:`dask_sketch.decode`. With ``method``, its defaults are used.
 
     Returns
     -------

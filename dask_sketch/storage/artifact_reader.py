@@ -42,7 +42,7 @@ _REMOTE_ATTEMPTS = 3  # more, at a URL
 _PAUSE = 0.02  # seconds for the moment of a replacement
 _REMEDIES = {
     "dask-sketch/sketch-group": "It holds a sketch for each of several groups: "
-    "dask_sketch.open(store)[label] is that of one group, --group LABEL in the shell.",
+    "dask_sketch.open(store)[label] reads the sketch of one group, --group LABEL in the shell.",
     "dask-sketch/second-moments": "It holds second moments, of which SketchPCA and `dask-sketch "
     "pca` find principal components.",
     "dask-sketch/principal-components": "It holds principal components, along which `transform` "

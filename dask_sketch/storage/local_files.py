@@ -75,7 +75,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Raise errors of the file system, such as those of a full disk, as errors of the package.
+    """Raise errors of the file system, such as a full disk, as errors of the package.
 
     Parameters
     ----------

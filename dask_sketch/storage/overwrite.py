@@ -202,7 +202,7 @@ def _parsed_attributes(document: bytes) -> Any:
 
 
 def _is_artifact(attributes: Any) -> bool:
-    """Whether the attributes are those of an artifact of this package."""
+    """Whether the attributes belong to an artifact of this package."""
     if not isinstance(attributes, dict) or "checksum" not in attributes:
         return False
     return str(attributes.get("written_by")).startswith("dask-sketch")

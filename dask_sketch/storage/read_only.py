@@ -22,7 +22,7 @@ _DOCUMENTS = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 
 
 def is_document(key: str) -> bool:
-    """Whether a key is that of metadata, not of a chunk.
+    """Whether a key belongs to metadata, not to a chunk.
 
     Examples
     --------

@@ -1,10 +1,10 @@
 """Read Zarr stores of untrusted authors: check documents and chunks before Zarr uses them.
 
 A store is read through :class:`GuardedStore`, which sees every document and every stored chunk
-first. It refuses metadata that is large or not plain JSON, codecs other than those of numbers
-(pickle can run code), chunks that state more bytes than the limit, chunks that decompress to more
-bytes than the metadata states, keys that lead out of the store, by ``..`` or by a symbolic link,
-and keys of pipes, devices and other special files. Web servers may send more than was asked for.
+first. It refuses metadata that is large or not plain JSON, codecs that are not for numbers (pickle
+can run code), chunks that state more bytes than the limit, chunks that decompress to more bytes
+than the metadata states, keys that lead out of the store, by ``..`` or by a symbolic link, and keys
+of pipes, devices and other special files. Web servers may send more than was asked for.
 """
 
 from __future__ import annotations
@@ -310,7 +310,7 @@ def _require_stated_size(piece: memoryview, layout: Layout, key: str) -> None:
 
 
 class BoundedHTTPStore(FsspecStore):
-    """Store on a web server, of which no more bytes are read than are asked for.
+    """Store on a web server that reads no more bytes than are asked for.
 
     A server may ignore the range of a request and send the whole file, or data without end. fsspec
     would hold all of it in memory.

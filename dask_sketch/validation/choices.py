@@ -69,7 +69,7 @@ def rank_of(covariance_type: Any) -> int | None:
 
 
 def known_type(covariance_type: Any) -> bool:
-    """Whether a name is that of a covariance type."""
+    """Whether a name is a covariance type."""
     is_name = isinstance(covariance_type, str)
     return is_name and (covariance_type in COVARIANCE_TYPES or rank_of(covariance_type) is not None)
 

@@ -99,7 +99,7 @@ class _KeyedFiles:
         return self._folder / f"{self._name}.{digest[:32]}.nbc"
 
     def load(self, key: Any) -> Any:
-        """Load the code of a key; return None if there is none, or that of another version."""
+        """Load the code of a key; return None if there is none, or it is of another version."""
         try:
             file = self._path(key).open("rb")
         except FileNotFoundError:

@@ -22,7 +22,7 @@ _COARSER = ("us", "ms", "s")
 def instants(found: Sequence[Any] | NDArray[Any]) -> NDArray[Any]:
     """Convert objects of the standard library or of pandas to dates or durations of NumPy.
 
-    Periods become their first instant. The unit is that of objects of NumPy, otherwise the
+    Periods become their first instant. The unit is taken from objects of NumPy; otherwise it is the
     nanosecond, or the finest unit that holds all of them.
 
     Raises

@@ -137,7 +137,7 @@ def require_numeric(
 
 
 def require_names(mine: tuple[str, ...] | None, label: str, names: Any, owner: str) -> None:
-    """Raise if the features of samples have other names than those of an object.
+    """Raise if the names of the features of samples differ from the names in an object.
 
     Parameters
     ----------

@@ -117,7 +117,7 @@ def test_report(make_place: Make) -> None:
     page = (place.folder / "out/r.html").read_text()
     assert "nightly: run 1, done" in page
     assert f"{5 * ROWS:,} samples with 2 features" in page
-    assert "those of all second moments" in page
+    assert "exact, from all second moments" in page
     assert "<svg" in page
     assert "degrees" not in page
     place.append(rows_of(3 * ROWS, seed=3) * [1.0, -1.0])

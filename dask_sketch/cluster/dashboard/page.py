@@ -1,7 +1,7 @@
 """Dashboard page with numbers, curves and earlier passes, drawn by Bokeh (extra ``dashboard``).
 
-Colours follow the colour scheme of the browser: those of text by CSS variables, which reach into
-Bokeh's shadow roots, those of the curves by a few lines of JavaScript.
+Colours follow the colour scheme of the browser: text by CSS variables, which reach into Bokeh's
+shadow roots, and curves by a few lines of JavaScript.
 """
 
 from __future__ import annotations

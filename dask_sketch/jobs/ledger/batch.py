@@ -44,7 +44,7 @@ Member = tuple[str, Entry]
 
 @dataclass(frozen=True)
 class Batch:
-    """A stored batch, and those of its members that were removed.
+    """A stored batch, and its members that were removed.
 
     Attributes
     ----------

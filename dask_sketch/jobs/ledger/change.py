@@ -45,7 +45,7 @@ KEEP_STATES = 32  # totals of runs that are kept, for drift
 def mergeable(batches: Sequence[Batch], max_members: int) -> list[list[Batch]]:
     """Choose small batches to merge, so that there are few after years of nightly runs.
 
-    Batches of 1 to 7 live members are of one size, those of 8 to 63 of the next, and so on. Eight
+    Batches of 1 to 7 live members are of one size, batches of 8 to 63 of the next, and so on. Eight
     batches of one size are merged. A partition is therefore rewritten once for each size (at most
     three times for batches of 500), and at most some dozens of batches are not full.
 

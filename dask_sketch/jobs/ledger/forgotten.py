@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from itertools import accumulate
 
 _RANGE = re.compile(r"(.*)\[([0-9]+):([0-9]+)\]", re.DOTALL)
-# fingerprints of stored objects; those of other origin need not differ between partitions
+# fingerprints of stored objects; others need not differ between partitions
 _DIGEST = re.compile(r"(auto|checksum):[0-9a-f]{32}")
 _KEEP = 100  # earlier fingerprints of a forgotten partition that are kept
 

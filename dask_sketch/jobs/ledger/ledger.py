@@ -163,15 +163,15 @@ class Ledger(LedgerReader):
     exclusively (as local disks and the large object stores can). Thus even a writer that lost the
     lock without noticing changes nothing that another one wrote.
 
-    The total of a commit is that of the previous one, plus the added sketches, minus the removed
-    and replaced ones. Sums of sketches are exact, so that it has the bits of a total that is
-    computed from scratch.
+    The total of a commit is the previous total, plus the added sketches, minus the removed and
+    replaced ones. Sums of sketches are exact, so that it has the bits of a total that is computed
+    from scratch.
 
     A ledger may keep random rows of each partition, chosen by its key and by their positions in it.
-    The rows of a total are merged from those of its partitions on request, so that they do not
-    depend on earlier states. They are those of one pass over all partitions, if no partition has
-    more than ``sample`` of them (:class:`~dask_sketch.sketching.row_sample.RowSample`). Totals of
-    earlier runs have none.
+    The rows of a total are merged from the rows of its partitions on request, so that they do not
+    depend on earlier states. One pass over all partitions would keep the same rows, if no partition
+    has more than ``sample`` of them (:class:`~dask_sketch.sketching.row_sample.RowSample`). Totals
+    of earlier runs have none.
 
     Attributes
     ----------
@@ -417,7 +417,7 @@ class Ledger(LedgerReader):
 def collect(backend: Backend, current: Manifest, models_kept: Collection[str]) -> None:
     """Remove all but the last commits, and the objects that none of these refers to.
 
-    Objects with other names than those of a ledger are left alone.
+    Objects whose names a ledger does not use are left alone.
 
     Only the holder of the lock may call this, because the uncommitted objects of another writer
     look like garbage.

@@ -47,8 +47,8 @@ def default_rows(n_features: int, n_partitions: int) -> int:
 def sampling_of(feature_map: FeatureMap, n_rows: int) -> Sampling | None:
     """Choice of the rows of each partition; None for no rows.
 
-    The variances that scale the importance of rows are those of the pilot rows, rounded to powers
-    of four: they stay when a partition is forgotten, whose rows may be among the pilot rows.
+    The variances that scale the importance of rows come from the pilot rows, rounded to powers of
+    four: they stay when a partition is forgotten, whose rows may be among the pilot rows.
 
     Parameters
     ----------

@@ -419,7 +419,7 @@ class LedgerReader:
 
         Examples
         --------
-        A model of the last month, from that of the last run::
+        A model of the last month, which starts at the model of the last run::
 
             decode(ledger.window("30 days"), start=ledger.model())
         """

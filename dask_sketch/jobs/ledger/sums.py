@@ -207,7 +207,7 @@ def n_bytes(sums: Sums) -> int:
 
 
 def require_addable(sums: Sums, key: str, conventions: Conventions) -> None:
-    """Refuse sums of a partition that cannot be added to those of a ledger.
+    """Refuse sums of a partition that cannot be added to the sums of a ledger.
 
     Parameters
     ----------
