@@ -99,8 +99,8 @@ def drift(
     With weights ``w`` that sum to ``W``, the noise of ``z_a - z_b`` is the noise of one sample
     times the square root of ``v = sum_i c_i**2``. The coefficient of sample ``i`` is
     ``c_i = w_i / W_a`` if it is in the first sketch only, ``-w_i / W_b`` if in the second only, and
-    their sum if in both. The noise is therefore much smaller for a data set that has grown by a few samples than
-    for two independent data sets of that size.
+    their sum if in both. The noise is therefore much smaller for a data set that has grown by a few
+    samples than for two independent data sets of that size.
 
     With missing values (``nan_policy="available"``), each frequency is compared on the rows that
     observe it, with its weight times the root of their fraction of both data sets. Samples in both
