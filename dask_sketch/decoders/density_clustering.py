@@ -281,7 +281,7 @@ def _fit_density(
         atom = np.append(ends[values.argmax()], _NEW)
         theta = objective.space.clip(np.vstack([fit.theta, atom]))
         weights = fit_weights(objective, theta)
-        fit = Fit(weights, theta, objective.cost(weights, theta), False, "")
+        fit = Fit(weights, theta, objective.cost(weights, theta), converged=False)
         if len(theta) >= _GROWTH * converged:
             fit = converge(objective, fit, _INTERMEDIATE)
             converged = len(theta)

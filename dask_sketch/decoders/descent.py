@@ -73,7 +73,7 @@ class Fit:
     theta: Array
     cost: float
     converged: bool
-    message: str
+    message: str = ""
     n_evaluations: int = 0
 
 

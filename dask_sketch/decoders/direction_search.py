@@ -222,7 +222,7 @@ def fit_with_rows(
     best = fit_directions(rows, calibrated.weights, begun)
     theta = best.concentrations[:, None] * best.directions
     target = _target(problem)
-    likeliest = Fit(best.weights, theta, np.inf, best.converged, "")
+    likeliest = Fit(best.weights, theta, np.inf, best.converged)
     likeliest = replace(likeliest, cost=target.cost(likeliest))
     report(likeliest.cost)
     fit = None
@@ -321,7 +321,7 @@ def conclude(problem: Problem, fits: list[Fit], threads: Threads, report: Report
     search = partial(fit_replicate, problem, report=report, threads=threads)
     fit, test = refine_best(problem, target, fits, _parts, report, search)
     rivals = {"a single component": _single_cost(sketch, target)}
-    uniform = Fit(np.ones(1), np.zeros((1, problem.n_features)), np.inf, True, "")
+    uniform = Fit(np.ones(1), np.zeros((1, problem.n_features)), np.inf, converged=True)
     rivals["the uniform distribution"] = target.cost(uniform)
     warn_of_fit(problem, fit.cost, test, rivals)
     return _solution(problem, fit, overidentification=test)

@@ -146,6 +146,7 @@ def warn_of_misfit(
     cost: float,
     noise_level: float,
     non_default_arguments: Collection[str] = (),
+    *,
     compared: bool = False,
     regularized: bool = False,
 ) -> None:

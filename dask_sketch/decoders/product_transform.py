@@ -170,8 +170,8 @@ class ProductTransform:
                     break
                 damping *= 5.0
             if last - cost <= _TOLERANCE * cost:
-                return Descent(theta, cost, True, n_evaluations)
-        return Descent(theta, cost, False, n_evaluations)
+                return Descent(theta, cost, converged=True, n_evaluations=n_evaluations)
+        return Descent(theta, cost, converged=False, n_evaluations=n_evaluations)
 
     @staticmethod
     def _whitened(residual: Array, whitening: Array | None) -> Array:

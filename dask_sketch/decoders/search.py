@@ -398,7 +398,7 @@ def converge_nearby(
     cost = objective.cost(weights, theta)
     if not cost < _NEAR * objective.unit:
         return None
-    fit = converge(objective, Fit(weights, theta, cost, False, ""), _FEW_STEPS)
+    fit = converge(objective, Fit(weights, theta, cost, converged=False), _FEW_STEPS)
     return fit if fit.cost - objective.unit <= excess else None
 
 

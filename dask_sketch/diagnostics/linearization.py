@@ -221,7 +221,7 @@ def overidentify(model: GaussianMixture, sketch: Sketch) -> Overidentification:
     objective = _objective(model, sketch, _TESTED_FLOOR)
     part = _part(model, np.flatnonzero(model.weights > _MIN_WEIGHT))
     theta = objective.space.clip(_atoms(objective, part))
-    fit = Fit(part.weights, theta, objective.cost(part.weights, theta), True, "")
+    fit = Fit(part.weights, theta, objective.cost(part.weights, theta), converged=True)
     single = len(theta) * (1 + objective.space.n_parameters) > _MANY_PARAMETERS
     found = refine_efficiently(
         objective, fit, lambda cost: None, single=single, errors=False, test=True

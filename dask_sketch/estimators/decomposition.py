@@ -254,7 +254,7 @@ class SketchPCA(
         names = names_of(getattr(self, "feature_names_in_", []))
         samples = open_samples(rows, weights=weights)
         n_bytes = moment_bytes(
-            rows.shape[1], self._columns(samples), self.nan_policy == "available"
+            rows.shape[1], self._columns(samples), pairwise=self.nan_policy == "available"
         )
         samples = in_larger_chunks(samples, n_bytes, rows, weights=weights)
         return replace(samples, feature_names=names), True

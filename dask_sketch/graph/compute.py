@@ -124,7 +124,7 @@ def compute_together(
     Examples
     --------
     >>> import dask.array as da
-    >>> float(compute_together([da.ones(3, chunks=1).sum()], None, False, "sum")[0])
+    >>> float(compute_together([da.ones(3, chunks=1).sum()], None, progress=False, span="sum")[0])
     3.0
     """
     if client is None:

@@ -45,7 +45,7 @@ def moment_fan_in(n_bytes: int) -> int:
     return min(setting, FAN_IN) if n_bytes > LARGE else setting
 
 
-def group_bytes(feature_map: FeatureMap, weighted: bool, with_missing: bool = False) -> int:
+def group_bytes(feature_map: FeatureMap, *, weighted: bool, with_missing: bool = False) -> int:
     """Bytes of the sketch of one group in a result.
 
     Parameters
@@ -123,7 +123,7 @@ def group_memory(
     if samples.groups is None:
         return None
     n_groups = samples.groups.n_groups
-    each = group_bytes(feature_map, samples.is_weighted, with_missing)
+    each = group_bytes(feature_map, weighted=samples.is_weighted, with_missing=with_missing)
     rows = (samples.largest_chunk or 0) // (feature_map.n_features * samples.dtype.itemsize)
     result = None if n_groups is None else n_groups * each
     n_levels, width = 1, batch_chunks(samples.n_chunks, split_every) or samples.n_chunks

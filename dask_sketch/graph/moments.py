@@ -131,7 +131,7 @@ def second_moments(
     if like is None and known is not None:
         _require_columns(known, n_columns)
         if "chunk_size" not in options and not isinstance(x, Samples):
-            n_bytes = moment_bytes(known, n_columns, nan_policy == AVAILABLE)
+            n_bytes = moment_bytes(known, n_columns, pairwise=nan_policy == AVAILABLE)
             samples = in_larger_chunks(samples, n_bytes, x, weights=weights, **options)
     if like is None:
         grid, first = _first_grid(samples, n_columns, seed, nan_policy)
@@ -274,7 +274,7 @@ def _first_grid(
         lazy = LazyResult(
             samples, Reduction("pilot", chunk, _joined), chosen=range(number, number + 1)
         )
-        (found,) = compute_together([lazy], client, False, "design", **where)
+        (found,) = compute_together([lazy], client, progress=False, span="design", **where)
         if found is None:
             continue
         rows.append(found[0])

@@ -107,7 +107,7 @@ def write_component_page(
 def _good(outcome: Outcome, found: PrincipalComponents) -> Answer:
     if outcome.breaches:
         text = ["No: the data of this run is beyond the limits of the job file."]
-        return Answer("Is it good?", [*text, *outcome.breaches], True)
+        return Answer("Is it good?", [*text, *outcome.breaches], strong=True)
     if found.excess_risk == 0.0:
         return Answer("Is it good?", ["Yes: the components are exact, from all second moments."])
     excess = "unknown" if np.isnan(found.excess_risk) else f"{found.excess_risk:.2%}"

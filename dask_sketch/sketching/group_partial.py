@@ -160,7 +160,7 @@ def _summed(
     if nan_policy == "available":
         some = bad & (found < x.shape[1]) & (codes != MISSING)
         if weights is not None and split is not None and not split.valid:
-            _refuse_weight(x, weights, some, feature_map, label)
+            _refuse_weight(weights, some, feature_map, label)
         if some.any():
             kernel = incomplete_kernel_of(feature_map)
             incomplete = IncompleteRows(kernel, np.where(some, codes, MISSING), gaps)
@@ -173,7 +173,6 @@ def _summed(
 
 
 def _refuse_weight(
-    x: NDArray[Any],
     weights: NDArray[np.float64],
     rows: NDArray[np.bool_],
     feature_map: FeatureMap,

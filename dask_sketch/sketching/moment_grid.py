@@ -217,12 +217,12 @@ class MomentGrid(FrozenDataclass):
     @property
     def n_sums(self) -> int:
         """Number of sums."""
-        return moment_bytes(self.n_features, self.n_columns, self.pairwise) // _WORDS
+        return moment_bytes(self.n_features, self.n_columns, pairwise=self.pairwise) // _WORDS
 
     @property
     def nbytes(self) -> int:
         """Size of the sums in bytes."""
-        return moment_bytes(self.n_features, self.n_columns, self.pairwise)
+        return moment_bytes(self.n_features, self.n_columns, pairwise=self.pairwise)
 
     def test_matrix(self) -> Array:
         """Random integers with variance 16, nearly Gaussian, shape (n_features, n_columns)."""
@@ -245,7 +245,7 @@ class MomentGrid(FrozenDataclass):
                 )
 
 
-def moment_bytes(n_features: int, n_columns: int | None, pairwise: bool = False) -> int:
+def moment_bytes(n_features: int, n_columns: int | None, *, pairwise: bool = False) -> int:
     """Size of second moments in bytes, or of their products with a test matrix.
 
     Examples

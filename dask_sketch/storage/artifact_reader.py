@@ -247,7 +247,7 @@ def _read(
     _require_schema(schema, version, versions, str(store))
     schema = str(schema)
     try:
-        dataset = _load(store, source, group, max_bytes)
+        dataset = _load(store, group, max_bytes)
     except ArtifactError:
         raise
     except Exception as error:  # damaged bytes surface as errors of many types
@@ -288,7 +288,7 @@ def _require_checksum(dataset: xr.Dataset, store: str) -> None:
         )
 
 
-def _load(store: Any, source: Any, group: zarr.Group, max_bytes: int) -> xr.Dataset:
+def _load(store: Any, group: zarr.Group, max_bytes: int) -> xr.Dataset:
     """Load a group whose arrays are small, numeric and of one chunk each."""
     import xarray as xr
 

@@ -240,7 +240,7 @@ def test_the_bytes_of_a_group_are_those_of_the_plan(m, weighted):
     labels = np.arange(4000) % 10
     w = np.random.default_rng(0).lognormal(sigma=2.0, size=4000) if weighted else None
     group = ds.sketch(x, fm, w, groups=labels)
-    planned = 10 * group_bytes(fm, weighted)
+    planned = 10 * group_bytes(fm, weighted=weighted)
     assert group.nbytes <= planned
     assert planned <= 3.5 * group.nbytes
 
