@@ -185,15 +185,7 @@ def fit_from_start(
 def conclude_from_start(
     problem: Problem, fits: list[Fit], threads: Threads, report: Report
 ) -> Solution:
-    """Solution of the fit of lowest cost, refined; there is no search for other components.
-
-    Parameters
-    ----------
-    problem, threads, report
-        Arguments of :func:`conclude_with_rows`.
-    fits
-        Fits of all replicates.
-    """
+    """Solution of the fit of lowest cost, refined; there is no search for other components."""
     del threads
     best = min(fits, key=lambda each: each.cost)
     fit, test = refine(_target(problem), problem.sketch, best, report)
@@ -239,17 +231,6 @@ def conclude_with_rows(
     As for Gaussian mixtures, the fit to the sketch of all rows is preferred unless it is less
     likely by more than fitted noise explains; see
     :func:`dask_sketch.decoders.likelihood.conclude`.
-
-    Parameters
-    ----------
-    problem
-        Sketch and arguments.
-    results
-        Results of all replicates.
-    threads
-        Threads that work on blocks of frequencies.
-    report
-        Function called with the cost after each round of refinement.
     """
     del threads
     best = max(results, key=lambda each: each.score)
@@ -308,15 +289,7 @@ def count_reports(problem: Problem) -> int:
 
 
 def conclude(problem: Problem, fits: list[Fit], threads: Threads, report: Report) -> Solution:
-    """Solution of the fit of lowest cost, refined; the search starts again where it is suspect.
-
-    Parameters
-    ----------
-    problem, threads, report
-        Arguments of :func:`conclude_with_rows`.
-    fits
-        Fits of all replicates.
-    """
+    """Solution of the fit of lowest cost, refined; the search starts again where it is suspect."""
     target, sketch = _target(problem), problem.sketch
     search = partial(fit_replicate, problem, report=report, threads=threads)
     fit, test = refine_best(problem, target, fits, _parts, report, search)

@@ -353,17 +353,6 @@ def conclude_matrices(
     the same fit again is the last one: the data is then no such mixture, as of few different values
     or bounds, and further searches would only take time.
 
-    Parameters
-    ----------
-    problem
-        Sketch and arguments.
-    fits
-        Fits of all replicates.
-    threads
-        Threads that work on blocks of frequencies.
-    report
-        Function called with the cost after each round of refinement.
-
     Raises
     ------
     DecodeError

@@ -55,11 +55,12 @@ class Method:
     models
         Models that it decodes; the first is the default.
     fit
-        Function ``(problem, rng, report, threads)`` that fits one replicate. Its result has a
-        ``cost``, and pickles.
+        Function ``(problem, rng, report, threads)`` that fits one replicate and calls ``report``
+        with the cost after each step. Its result has a ``cost``, and pickles.
     conclude
         Function ``(problem, results, threads, report)`` of the results of all replicates that
-        returns the :class:`~dask_sketch.decoders.problem.Solution`.
+        returns the :class:`~dask_sketch.decoders.problem.Solution`, and calls ``report`` with the
+        cost after each round of refinement.
     count_reports
         Function of the problem: largest number of reports of a replicate.
     family

@@ -82,19 +82,7 @@ def fit_replicate(
 def reduce_densities(
     problem: Problem, densities: list[Solution], threads: Threads, report: Report
 ) -> Solution:
-    """Mixture of greatest likelihood for the pooled densities of all replicates.
-
-    Parameters
-    ----------
-    problem
-        Sketch and arguments.
-    densities
-        Densities of all replicates.
-    threads
-        Threads that work on blocks of frequencies.
-    report
-        Argument of the ``conclude`` function of every method, unused here.
-    """
+    """Mixture of greatest likelihood for the pooled densities of all replicates."""
     n_components = problem.required_size
     each = -(-max(_POINTS, n_components) // len(densities))
     points = np.concatenate(

@@ -226,15 +226,7 @@ def require_weight(weights: Array) -> None:
 def lowest_cost(
     problem: Problem, solutions: list[Solution], threads: Threads, report: Report
 ) -> Solution:
-    """Solution of the replicate of lowest cost, its weights divided by their sum.
-
-    Parameters
-    ----------
-    problem, threads, report
-        Arguments of the ``conclude`` function of every method, unused here.
-    solutions
-        Solutions of all replicates.
-    """
+    """Solution of the replicate of lowest cost, its weights divided by their sum."""
     best = min(solutions, key=lambda each: each.cost)
     require_weight(best.weights)
     return replace(

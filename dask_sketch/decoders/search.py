@@ -215,17 +215,6 @@ def conclude_search(
 ) -> Solution:
     """Solution of the fit of lowest cost: merged, refined, and ordered by decreasing weight.
 
-    Parameters
-    ----------
-    problem
-        Sketch and arguments.
-    fits
-        Fits of all replicates.
-    threads
-        Threads that work on blocks of frequencies.
-    report
-        Function called with the cost after each round of refinement.
-
     Raises
     ------
     DecodeError

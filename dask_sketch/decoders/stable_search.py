@@ -205,19 +205,7 @@ def count_reports(problem: Problem) -> int:
 
 
 def conclude(problem: Problem, fits: list[Fit], threads: Threads, report: Report) -> Solution:
-    """Solution of the fit of lowest cost, refined; the search starts again where it is suspect.
-
-    Parameters
-    ----------
-    problem
-        Sketch and arguments.
-    fits
-        Fits of all replicates.
-    threads
-        Threads that work on blocks of frequencies.
-    report
-        Function called with the cost after each round of refinement.
-    """
+    """Solution of the fit of lowest cost, refined; the search starts again where it is suspect."""
     target, sketch = _target(problem), problem.sketch
     search = partial(fit_replicate, problem, report=report, threads=threads)
     fit, test = refine_best(problem, target, fits, _parts, report, search)
@@ -234,13 +222,7 @@ def conclude(problem: Problem, fits: list[Fit], threads: Threads, report: Report
 def conclude_from_start(
     problem: Problem, fits: list[Fit], threads: Threads, report: Report
 ) -> Solution:
-    """Solution of the fit of lowest cost, refined; there is no search for other components.
-
-    Parameters
-    ----------
-    problem, fits, threads, report
-        Arguments of :func:`conclude`.
-    """
+    """Solution of the fit of lowest cost, refined; there is no search for other components."""
     del threads
     best = min(fits, key=lambda each: each.cost)
     fit, test = refine(_target(problem), problem.sketch, best, report)

@@ -315,20 +315,16 @@ class Covariances:
         seen = moments.counts > 1e-12
         counts = np.where(seen, moments.counts, 1.0)[:, None]
         means = np.where(seen[:, None], moments.sums / counts, before.means)
-        covariances = self._covariances(moments, counts, means, seen, before, floor)
+        covariances = self._covariances(moments, counts, means, before, floor)
+        if self.splits:
+            own = seen.reshape(-1, *(1,) * (covariances.ndim - 1))
+            covariances = np.where(own, covariances, before.covariances)
         return Components(moments.counts / moments.counts.sum(), means, covariances)
 
     def _covariances(
-        self,
-        moments: Moments,
-        counts: Array,
-        means: Array,
-        seen: NDArray[np.bool_],
-        before: Components,
-        floor: float,
+        self, moments: Moments, counts: Array, means: Array, before: Components, floor: float
     ) -> Array:
-        variances = np.maximum(moments.squares / counts - means**2, floor)
-        return np.where(seen[:, None], variances, before.covariances)
+        return np.maximum(moments.squares / counts - means**2, floor)
 
 
 class Spherical(Covariances):
@@ -373,16 +369,9 @@ class Spherical(Covariances):
         return self.variances(components.covariances, *components.means.shape)
 
     def _covariances(
-        self,
-        moments: Moments,
-        counts: Array,
-        means: Array,
-        seen: NDArray[np.bool_],
-        before: Components,
-        floor: float,
+        self, moments: Moments, counts: Array, means: Array, before: Components, floor: float
     ) -> Array:
-        variances = np.maximum((moments.squares / counts - means**2).mean(axis=1), floor)
-        return np.where(seen, variances, before.covariances)
+        return np.maximum((moments.squares / counts - means**2).mean(axis=1), floor)
 
 
 class Full(Covariances):
@@ -465,17 +454,10 @@ class Full(Covariances):
             total += (own * masses[:, None]).T @ own
 
     def _covariances(
-        self,
-        moments: Moments,
-        counts: Array,
-        means: Array,
-        seen: NDArray[np.bool_],
-        before: Components,
-        floor: float,
+        self, moments: Moments, counts: Array, means: Array, before: Components, floor: float
     ) -> Array:
         matrices = moments.squares / counts[:, :, None] - means[:, :, None] * means[:, None, :]
-        matrices = floored(matrices, floor)
-        return np.where(seen[:, None, None], matrices, before.covariances)
+        return floored(matrices, floor)
 
 
 class Tied(Covariances):
@@ -536,13 +518,7 @@ class Tied(Covariances):
         squares += (block * shares.sum(axis=0)[:, None]).T @ block
 
     def _covariances(
-        self,
-        moments: Moments,
-        counts: Array,
-        means: Array,
-        seen: NDArray[np.bool_],
-        before: Components,
-        floor: float,
+        self, moments: Moments, counts: Array, means: Array, before: Components, floor: float
     ) -> Array:
         matrix = moments.squares - (means * moments.counts[:, None]).T @ means
         return floored(matrix, floor)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dask_sketch.errors import InputError
 from dask_sketch.models.covariances import (
@@ -277,18 +276,11 @@ class LowRank(Full):
         return factor_analysis(matrices, self.rank, noise, floor=least, n_steps=_STEPS_OF_PASS)
 
     def _covariances(
-        self,
-        moments: Moments,
-        counts: Array,
-        means: Array,
-        seen: NDArray[np.bool_],
-        before: Components,
-        floor: float,
+        self, moments: Moments, counts: Array, means: Array, before: Components, floor: float
     ) -> Array:
         matrices = moments.squares / counts[:, :, None] - means[:, :, None] * means[:, None, :]
         noise = before.covariances[..., 0]
-        found = factor_analysis(matrices, self.rank, noise, floor=floor, n_steps=_STEPS)
-        return np.where(seen[:, None, None], found, before.covariances)
+        return factor_analysis(matrices, self.rank, noise, floor=floor, n_steps=_STEPS)
 
 
 def _inner(factors: Array) -> Array:
