@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dask.array as da
 import numpy as np
@@ -38,6 +38,9 @@ from dask_sketch.models.simulation import random_mixture
 from dask_sketch.sketching.partial import partial_sketch
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.storage.overwrite import resolve_parents
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 N_COMPONENTS = 64
 N_FEATURES = 12
@@ -106,7 +109,7 @@ class Pipeline:
         n_components: int,
         n_frequencies: int,
         *,
-        client: Any = None,
+        client: Client | None = None,
         chunk_size: int | None = None,
         is_mixture: bool = False,
     ) -> Fitted:

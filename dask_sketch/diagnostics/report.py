@@ -25,6 +25,7 @@ from dask_sketch.storage.local_files import replacing, write_errors
 if TYPE_CHECKING:
     from dask_sketch.diagnostics.comparison import Comparison
     from dask_sketch.features.feature_map import FeatureMap
+    from dask_sketch.graph.plan import Plan
     from dask_sketch.graph.telemetry import TaskStatistics
     from dask_sketch.sketching.sketch import Sketch
 
@@ -95,7 +96,7 @@ def write_report(
     title: str | None = None,
     source: Mapping[str, object] | None = None,
     feature_map: FeatureMap | None = None,
-    plan: Any = None,
+    plan: Plan | None = None,
     observed: TaskStatistics | None = None,
     comparison: Comparison | None = None,
     heldout: Sketch | None = None,
@@ -273,7 +274,7 @@ def _sentences(
     sketch: Sketch | None,
     model: GaussianMixture | Centroids | None,
     found: FitDiagnostics | None,
-    plan: Any,
+    plan: Plan | None,
     observed: TaskStatistics | None,
 ) -> list[str]:
     """Sentences of the summary."""
@@ -303,8 +304,9 @@ def _sentences(
             else f"{n} problem{'s' * (n > 1)} of the fit found: see below."
         )
     if observed is not None and observed.seconds:
-        planned = plan is not None and plan.calibration is not None
-        expected = f" (planned: {plan.estimate().seconds:.3g} s)" if planned else ""
+        expected = ""
+        if plan is not None and plan.calibration is not None:
+            expected = f" (planned: {plan.estimate().seconds:.3g} s)"
         sentences.append(f"Reading and sketching took {observed.seconds:.3g} s{expected}.")
     return sentences
 
@@ -318,7 +320,7 @@ def _counts(sketch: Sketch | None) -> dict[str, str]:
 
 
 def _plan_rows(
-    plan: Any, observed: TaskStatistics | None, sketch: Sketch | None
+    plan: Plan | None, observed: TaskStatistics | None, sketch: Sketch | None
 ) -> list[tuple[str, str, str]]:
     """Name, planned value and observed value of each quantity."""
     if plan is None:

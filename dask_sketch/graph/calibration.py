@@ -6,7 +6,7 @@ import math
 import pickle
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dask
 import dask.array as da
@@ -24,6 +24,9 @@ from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.sources.array import array_samples
 from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import require_integer
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 # Rates of this process.
 
@@ -265,7 +268,11 @@ def estimate_pass(
 
 
 def measure(
-    samples: Samples, feature_map: FeatureMap, n_threads: int, split_every: int, client: Any
+    samples: Samples,
+    feature_map: FeatureMap,
+    n_threads: int,
+    split_every: int,
+    client: Client | None,
 ) -> Calibration:
     """Measure reading, sketching, merging and scheduling, in a few seconds.
 

@@ -7,7 +7,7 @@ import logging
 import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dask
 from dask.callbacks import Callback
@@ -16,6 +16,9 @@ from dask_sketch.display.progress import Show, progress_bar
 from dask_sketch.graph.reduction import Combine, Reduction
 from dask_sketch.graph.telemetry import TaskSpan, log_pass, open_span
 from dask_sketch.sources.samples import Samples
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 AHEAD = 2  # batches on a cluster at a time: workers have tasks while the next graph is built
 _PREPARE_TIMEOUT = 300.0  # seconds for workers to compile; one that has stopped never answers
@@ -28,7 +31,7 @@ _LOCAL_PENDING = ("waiting", "ready", "running")
 _WORDS = "completed"
 
 
-def active_client() -> Any:
+def active_client() -> Client | None:
     """The distributed client that a computation would use now, or ``None``."""
     if dask.config.get("scheduler", None) not in (None, "dask.distributed", "distributed"):
         return None
@@ -42,7 +45,9 @@ def active_client() -> Any:
         return None
 
 
-def start_pass(samples: Samples, reduction: Reduction, split_every: int, client: Any) -> TaskSpan:
+def start_pass(
+    samples: Samples, reduction: Reduction, split_every: int, client: Client | None
+) -> TaskSpan:
     """Check that a reduction fits in memory, prepare the workers, and report the pass.
 
     Parameters
@@ -75,7 +80,7 @@ def start_pass(samples: Samples, reduction: Reduction, split_every: int, client:
     return span
 
 
-def _prepare_workers(client: Any, reduction: Reduction) -> None:
+def _prepare_workers(client: Client, reduction: Reduction) -> None:
     """Sample the frequencies and compile on every worker that answers, before data is read."""
     for _ in range(_MAX_LOST):
         try:
@@ -100,7 +105,7 @@ def _prepare_workers(client: Any, reduction: Reduction) -> None:
 
 def compute_together(
     collections: Sequence[Any],
-    client: Any,
+    client: Client | None,
     progress: bool | Show,
     span: TaskSpan | str,
     **options: Any,
@@ -144,7 +149,7 @@ def compute_in_batches(
     batches: Iterable[Any],
     n_batches: int,
     combine: Combine,
-    client: Any,
+    client: Client | None,
     span: TaskSpan,
     progress: bool | Show,
     options: dict[str, Any],
@@ -194,7 +199,7 @@ def _local(batches: Iterable[Any], options: dict[str, Any]) -> Generator[Any, No
 
 
 def _on(
-    client: Any, batches: Iterable[Any], span: TaskSpan, options: dict[str, Any]
+    client: Client, batches: Iterable[Any], span: TaskSpan, options: dict[str, Any]
 ) -> Generator[Any, None, None]:
     waiting: deque[Any] = deque()
     try:
@@ -218,7 +223,7 @@ def _on(
 # Progress of tasks.
 
 
-def wait_for(client: Any, future: Any, span: TaskSpan, progress: bool | Show) -> Any:
+def wait_for(client: Client, future: Any, span: TaskSpan, progress: bool | Show) -> Any:
     """Result of a future, or results of a list of futures.
 
     Parameters

@@ -7,7 +7,7 @@ import pickle
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dask
 from dask.base import tokenize
@@ -18,6 +18,9 @@ from dask_sketch import config
 from dask_sketch.errors import ClusterError, InputError
 from dask_sketch.graph.reduction import Reduction, same
 from dask_sketch.graph.telemetry import TaskSpan
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 SMALL_REDUCTION = 4096  # bytes; a larger reduction is sent as a task of its own, once for a worker
 POLL_SECONDS = 2.0  # between two questions to the cluster
@@ -90,7 +93,7 @@ class Cluster:
         Number of threads of all workers, at the last update.
     """
 
-    def __init__(self, client: Any, reduction: Reduction, span: TaskSpan):
+    def __init__(self, client: Client, reduction: Reduction, span: TaskSpan):
         self._client = client
         self._reduction = reduction
         self._span = span

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,6 +28,9 @@ from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.device import on_host
 from dask_sketch.validation.labels import MISSING, codes_of, union
 from dask_sketch.validation.warn import warn_user
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 AVAILABLE = "available"  # value of nan_policy
 _NAME = "second-moments"  # of the tasks
@@ -189,7 +192,7 @@ def _or_empty(found: SecondMoments | None, grid: MomentGrid) -> SecondMoments:
 
 
 def _require_partition_fits(
-    samples: Samples, split_every: int, client: Any, *, part_bytes: int
+    samples: Samples, split_every: int, client: Client | None, *, part_bytes: int
 ) -> None:
     """Raise PlanError if a chunk does not fit by itself: partitions are not merged in a tree."""
     require_chunks_fit(samples, 1, client, part_bytes=part_bytes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
@@ -42,6 +42,9 @@ from dask_sketch.sketching.row_sample import sample_bytes, sample_size
 from dask_sketch.sources.open import open_samples, require_options
 from dask_sketch.sources.samples import SMALL_TASK, Samples, n_bytes
 from dask_sketch.validation.arrays import require_integer
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 
 @dataclass(frozen=True)
@@ -375,7 +378,7 @@ def open_input(
 def require_fit(
     samples: Samples,
     split_every: int,
-    client: Any,
+    client: Client | None,
     *,
     feature_map: FeatureMap,
     sample: int | None = None,
@@ -412,7 +415,9 @@ def chunk_memory(samples: Samples, split_every: int, part_bytes: int) -> int | N
     return max(reading, (split_every + 1) * part_bytes)
 
 
-def require_chunks_fit(samples: Samples, split_every: int, client: Any, *, part_bytes: int) -> None:
+def require_chunks_fit(
+    samples: Samples, split_every: int, client: Client | None, *, part_bytes: int
+) -> None:
     """Raise if the largest chunk cannot fit in memory, with partial results of ``part_bytes``.
 
     Parameters
@@ -445,7 +450,7 @@ def make_plan(
     feature_map: FeatureMap | MomentGrid,
     split_every: int,
     *,
-    client: Any = None,
+    client: Client | None = None,
     available: int | None = None,
     sample: int | None = None,
     nan_policy: str = "raise",
@@ -566,7 +571,7 @@ def _warnings(samples: Samples, n_batches: int, grouped: GroupMemory | None) -> 
     return found
 
 
-def resources(client: Any) -> tuple[int, int]:
+def resources(client: Client | None) -> tuple[int, int]:
     """Bytes for each thread of the smallest worker, and number of all threads."""
     share = float(config.get("memory-share"))
     if client is not None:

@@ -19,6 +19,8 @@ import dask
 from dask.utils import key_split
 
 if TYPE_CHECKING:
+    from distributed import Client
+
     from dask_sketch.features.feature_map import FeatureMap
     from dask_sketch.sources.samples import Samples
 
@@ -58,7 +60,7 @@ class TaskSpan:
         return str(self.annotation["ids"][-1])
 
 
-def open_span(client: Any, name: str | None = None) -> TaskSpan:
+def open_span(client: Client | None, name: str | None = None) -> TaskSpan:
     """A new span for the tasks of one computation.
 
     Parameters
@@ -76,7 +78,9 @@ def open_span(client: Any, name: str | None = None) -> TaskSpan:
         return TaskSpan(dask.get_annotations()["span"])
 
 
-def log_pass(client: Any, span: TaskSpan, samples: Samples, feature_map: FeatureMap) -> None:
+def log_pass(
+    client: Client | None, span: TaskSpan, samples: Samples, feature_map: FeatureMap
+) -> None:
     """Log the event that a pass begins, where a cluster computes."""
     if client is None:
         return
@@ -96,7 +100,9 @@ def log_pass(client: Any, span: TaskSpan, samples: Samples, feature_map: Feature
     )
 
 
-def log_calibration(client: Any, feature_map: FeatureMap, pairs_per_second: float) -> None:
+def log_calibration(
+    client: Client | None, feature_map: FeatureMap, pairs_per_second: float
+) -> None:
     """Log the event that the speed of one thread was measured, where a cluster computes."""
     if client is not None:
         client.log_event(
@@ -110,7 +116,11 @@ def log_calibration(client: Any, feature_map: FeatureMap, pairs_per_second: floa
 
 
 def log_drift(
-    client: Any, source: str, run: int, values: Mapping[str, Any], since: str | None = None
+    client: Client | None,
+    source: str,
+    run: int,
+    values: Mapping[str, Any],
+    since: str | None = None,
 ) -> None:
     """Log the event that a job was tested for drift, where a cluster computes.
 
@@ -211,7 +221,7 @@ class TaskStatistics:
 
 
 @contextlib.contextmanager
-def task_statistics(client: Any = None) -> Iterator[TaskStatistics]:
+def task_statistics(client: Client | None = None) -> Iterator[TaskStatistics]:
     """Count and time the tasks that run inside the ``with`` block.
 
     Parameters

@@ -315,7 +315,7 @@ def _require_arithmetic(job: Job, ledger: Ledger) -> None:
     )  # fmt: skip
 
 
-def _other_design(job: Job, key: str, wanted: Any, has: Any) -> JobError:
+def _other_design(job: Job, key: str, wanted: object, has: object) -> JobError:
     return _wrong(
         job, f"{key} = {wanted!r}",
         f"the ledger has {has!r}, that of its first run, and its feature map cannot change. Give "

@@ -85,7 +85,7 @@ def key_path(loc: tuple[str | int, ...]) -> str:
     return cut(path, MAX_SHOWN)
 
 
-def shown_value(value: Any) -> str:
+def shown_value(value: object) -> str:
     """Show a value of a job file, unless it may contain a secret.
 
     Parameters

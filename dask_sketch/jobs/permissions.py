@@ -121,7 +121,7 @@ def _require(reference: str, place: str) -> None:
         raise ValueError(f"may not send {what} to {place}: {how}")
 
 
-def _secrets(value: Any) -> Iterator[Secret]:
+def _secrets(value: object) -> Iterator[Secret]:
     if isinstance(value, Secret):
         yield value
     elif isinstance(value, (Mapping, list)):
@@ -129,7 +129,7 @@ def _secrets(value: Any) -> Iterator[Secret]:
             yield from _secrets(item)
 
 
-def _servers(value: Any, named: bool = False) -> Iterator[str]:
+def _servers(value: object, named: bool = False) -> Iterator[str]:
     """Values of options that name a server, a path or a URL, or may do so."""
     if isinstance(value, Mapping):
         for key, item in value.items():

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from dask_sketch.jobs.job_file import Job
     from dask_sketch.jobs.ledger.ledger import Ledger
-    from dask_sketch.jobs.ledger.partitions import Changes
+    from dask_sketch.jobs.ledger.partitions import Changes, Partition
     from dask_sketch.jobs.open import OpenSource
 
 _NAMED = 3  # keys of each kind that a plan lists
@@ -366,5 +366,5 @@ def _cluster(job: Job) -> str:
     return f"{table.kind}, {workers}"
 
 
-def _keys(partitions: Sequence[Any]) -> tuple[str, ...]:
+def _keys(partitions: Sequence[Partition]) -> tuple[str, ...]:
     return tuple(partition.key for partition in partitions[:_NAMED])

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dask_sketch.cluster.connect import connect
 from dask_sketch.diagnostics.report import installed_versions
@@ -33,6 +33,7 @@ from dask_sketch.jobs.ledger.partitions import Changes
 from dask_sketch.jobs.ledger.sums import arithmetic_digest, without_rows
 from dask_sketch.jobs.open import (
     OpenSource,
+    Result,
     feature_map_of,
     ledger_of,
     open_sources,
@@ -52,9 +53,6 @@ from dask_sketch.jobs.outcome import (
 from dask_sketch.jobs.plan import JobPlan, plan_run
 from dask_sketch.jobs.report import write_page
 from dask_sketch.jobs.results import Results, make_results
-
-if TYPE_CHECKING:
-    from dask_sketch.jobs.ledger.partitions import Partition
 
 logger = logging.getLogger(__name__)
 MAX_FAILURES = 100  # unreadable partitions after which a run with "stop" ends at once
@@ -285,7 +283,7 @@ class _Run:
         if self.failed and self.job.limits.unreadable == "stop":
             self._stop()
 
-    def _commit(self, ledger: Ledger, results: list[tuple[Partition, Any]]) -> None:
+    def _commit(self, ledger: Ledger, results: list[Result]) -> None:
         good = [(part, sketch) for part, sketch in results if not isinstance(sketch, ChunkError)]
         bad = {part.key: str(why) for part, why in results if isinstance(why, ChunkError)}
         sizes = [self.bytes_read, *(part.n_bytes for part, _ in good)]

@@ -186,7 +186,7 @@ def require_no_secret(url: str) -> None:
         )
 
 
-def _is_reference(value: Any) -> bool:
+def _is_reference(value: object) -> bool:
     return (
         isinstance(value, dict)
         and len(value) == 1

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dask_sketch.cluster.dashboard.passes import PAGE
 from dask_sketch.errors import InputError, install_command
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 __all__ = ["address", "install"]
 logger = logging.getLogger(__name__)
 
 
-def install(client: Any = None) -> str:
+def install(client: Client | None = None) -> str:
     """Add the page to the dashboard of a cluster, unless it has it already.
 
     Passes reported earlier are shown as well.
@@ -61,7 +64,7 @@ def install(client: Any = None) -> str:
     return str(client.dashboard_link).rpartition("/")[0] + f"/{PAGE}"
 
 
-def address(client: Any) -> str:
+def address(client: Client) -> str:
     """URL of the page, or of Dask's dashboard where bokeh is missing."""
     if importlib.util.find_spec("bokeh") is None:
         return str(client.dashboard_link)
