@@ -1,7 +1,7 @@
 """Registries of functions of upper layers: methods for lazy input, and readers of artifacts.
 
-Models know nothing about Dask, :func:`dask_sketch.open` nothing about the packages above it, and the
-class of sketches nothing about the function that reads them. The package registers, in its
+Models know nothing about Dask, :func:`dask_sketch.open` nothing about the packages above it, and
+the class of sketches nothing about the function that reads them. The package registers, in its
 ``__init__``, how to load the functions that do: nothing is loaded before lazy input is given, or
 such an artifact is opened.
 """
