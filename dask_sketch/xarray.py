@@ -161,7 +161,7 @@ class SketchAccessor:
         seed: int = 0,
         **options: Any,
     ) -> TwoSampleTest:
-        """Test whether these samples and others are of one distribution; computes now.
+        """Test whether these samples and others have the same distribution; computes now.
 
         Parameters
         ----------

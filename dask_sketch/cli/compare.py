@@ -84,8 +84,8 @@ def level_options(function: Command) -> Command:
               help="Method of the test: permutations by default, or cross for three groups a side "
               "or more, whose permutations are too few.")  # fmt: skip
 @click.option("--fold", type=click.FloatRange(0, 1, min_open=True, max_open=True), metavar="SHARE",
-              help="Share of the groups on which the statistic is chosen, by which the others are "
-              "tested.")  # fmt: skip
+              help="Share of the groups that choose the statistic; the other groups are tested "
+              "with it.")  # fmt: skip
 @level_options
 @seed_option
 @storage_option
@@ -107,7 +107,7 @@ def compare(
     seed: int,
     storage_options: dict[str, Any] | None,
 ) -> None:
-    """Test whether FIRST and SECOND are of one distribution.
+    """Test whether FIRST and SECOND have the same distribution.
 
     Both are sketches of groups, as `sketch --by` writes them. Whole groups, such as days or
     speakers, are permuted between the two sides, so that rows of one group may depend on each
@@ -210,7 +210,7 @@ def compare_all(
     seed: int,
     storage_options: dict[str, Any] | None,
 ) -> None:
-    """Test whether many groups of UNITS, which `sketch --by` wrote, are of one distribution.
+    """Test whether many groups of UNITS, which `sketch --by` wrote, have the same distribution.
 
     Units are files or days, whose rows may depend on each other; --labels tells the group of each,
     such as its machine. Units without a row are left out.
@@ -350,10 +350,10 @@ def _columns(text: str, feature_map: FeatureMap) -> list[str | int]:
 @click.option(
     "--reference",
     metavar="N|TIME",
-    help="Data before that to compare with; by default all other partitions.",
+    help="Earlier data to compare with; by default all other partitions.",
 )
 @click.option(
-    "--unit", type=click.Choice(["partition", "run"]), help="What is permuted as a whole."
+    "--unit", type=click.Choice(["partition", "run"]), help="Unit that is permuted as a whole."
 )
 @click.option(
     "--strata",
@@ -361,7 +361,10 @@ def _columns(text: str, feature_map: FeatureMap) -> list[str | int]:
     help="Compare partitions with partitions of the same day of the week.",
 )
 @click.option(
-    "--serial", is_flag=True, default=None, help="Successive runs depend on each other; with runs."
+    "--serial",
+    is_flag=True,
+    default=None,
+    help="Successive runs depend on each other; needs --unit run.",
 )
 @level_options
 @seed_option
@@ -381,7 +384,7 @@ def drift(
     seed: int,
     storage_options: dict[str, Any] | None,
 ) -> None:
-    """Test whether the newest data in the ledger of JOB differs from that before.
+    """Test whether the newest data in the ledger of JOB differs from the data before.
 
     JOB is a job file, whose table `[drift]` has the defaults, or the path or URL of a ledger. Ends
     with exit code 5 if there is a difference, and names the run of the last change.

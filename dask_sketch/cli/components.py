@@ -67,9 +67,9 @@ def pca(
 ) -> None:
     """Find the principal components of DATA in one pass, and write them.
 
-    DATA are rows, whose second moments are summed exactly; or second moments that --moments wrote,
-    or that `merge` added, of which no data is read. `predict` writes the coordinates of rows along
-    the components.
+    DATA are rows, whose second moments are summed exactly; or second moments from --moments or
+    `merge`, and then no rows are read. `predict` writes the coordinates of rows along the
+    components.
     """
     from dask_sketch.cli.open import open_any
     from dask_sketch.decoders.leading_components import principal_components

@@ -74,8 +74,8 @@ def run(run: Run, job: str, dry_run: bool, sample: int | None) -> None:
     """Bring the ledger of the job file JOB up to date, decode, score and report.
 
     Only new and changed partitions are read, and deleted ones are subtracted. Sums are exact, so
-    the result is, bit for bit, that of all data read at once. A run that is killed loses nothing
-    that it had committed: run again.
+    the result has the same bits as one pass over all data. A run that is killed loses nothing that
+    it had committed: run again.
 
     The first run designs the feature map, which the ledger keeps. If it decodes a model, the ledger
     keeps random rows of each partition too, unless job.sample or --sample is 0. Secrets come from
@@ -186,7 +186,7 @@ def forget(
     The total has the bits of a total without these partitions. Their sketches are removed, and so
     are earlier totals that contain them. Earlier models and reports stay until the next run makes
     new ones. The data itself is not touched. Random rows of the partitions are removed too. A file
-    that is renamed, moved or copied is another one, and is read.
+    that is renamed, moved or copied counts as another file, and is read.
     """
     from dask_sketch.jobs.verify import open_job_ledger
 

@@ -156,7 +156,7 @@ def predict(
 
     For a model of `learn`, DATA are sketches of groups, or with --by samples, which are sketched in
     one pass; there is one prediction for each group. For a mixture or centroids, DATA are samples,
-    and there is a component for each; for principal components, there are coordinates of each.
+    and each gets its component; for principal components, each gets its coordinates.
     """
     from dask_sketch.cli.open import open_any
     from dask_sketch.distributions import DistributionClassifier, DistributionRegressor

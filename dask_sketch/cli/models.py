@@ -93,9 +93,9 @@ def decode(
 
     \b
     Methods
-      likelihood    maximum likelihood on the rows of the sketch, or the fit to the sketch where
-                    that is as likely; the default with -k for a sketch with rows, and for mixtures
-                    if its feature map is of `design`, whose pilot takes the place of rows
+      likelihood    maximum likelihood on the rows of the sketch, or the fit to the sketch if it
+                    is as likely; the default with -k for a sketch with rows, and for mixtures
+                    if `design` made its feature map, whose pilot takes the place of rows
       cl-ompr       the most reliable search; the default with -k for other mixtures
       cl-omp        without replacement; the default without -k, finds the number of components,
                     and makes no use of rows

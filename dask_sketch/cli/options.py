@@ -98,7 +98,7 @@ def run_options(function: Command) -> Command:
     @click.option(
         "--progress/--no-progress",
         default=None,
-        help="Show progress on standard error; by default if that is a terminal.",
+        help="Show progress on standard error; by default if it is a terminal.",
     )
     @click.option("--debug", is_flag=True, help="Show the log, and the traceback of an error.")
     @functools.wraps(function)

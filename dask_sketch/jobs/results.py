@@ -287,7 +287,7 @@ class Results:
 
     @property
     def alarm(self) -> bool:
-        """Whether the newest data differs from that before, by more than the tolerance."""
+        """Whether the newest data differs from the data before by more than the tolerance."""
         return self.drift is not None and self.drift.is_different
 
     @property
