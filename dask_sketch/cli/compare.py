@@ -232,7 +232,7 @@ def compare_all(
 
 
 def _names(first: str, second: str) -> tuple[str, str]:
-    """Last parts of two paths, as many as they differ by."""
+    """Last parts of two paths, from the first one that differs."""
     parts = [path.rstrip("/").removesuffix(".zarr").split("/") for path in (first, second)]
     for n in range(1, max(map(len, parts))):
         names = ["/".join(part[-n:]) for part in parts]

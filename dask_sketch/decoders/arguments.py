@@ -40,7 +40,7 @@ from dask_sketch.validation.choices import MAX_SOLVABLE, rank_of, uses_matrices
 from dask_sketch.validation.tables import feature_title
 from dask_sketch.validation.warn import warn_user
 
-# Arguments with which another method than "likelihood" is the default, or none is chosen.
+# Arguments that make a method other than "likelihood" the default, or take the place of a method.
 _NOT_DEFAULT = ("method", "start", "bounds", "covariance", "device", "merge")
 _MAX_RATIO = 1e3  # of the standard deviations of features that have one variance
 # Rows without missing values, in all and for each parameter, below which they are not used.

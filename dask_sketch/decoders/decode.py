@@ -176,7 +176,7 @@ def decode(
           for each centroid, partitioned by k-means; the most precise search for clustering. As in
           k-means, distances are Euclidean, in the units of the data. With ``model="gaussian"``: a
           density of as many atoms as explain the sketch, reduced to the components of greatest
-          likelihood, for data that is not a mixture of so few Gaussians, such as speech.
+          likelihood, for data that no mixture of ``n_components`` Gaussians fits, such as speech.
         - ``"sketch-shift"``: mean shift on the sketch (see the second reference). With
           ``model="gaussian"`` it needs a feature map with ``distribution="gaussian"``.
         - ``"iht"``: iterative hard thresholding, a baseline.

@@ -99,7 +99,7 @@ def expected_loss(
 
 
 def sampling_losses(weights: Array, n_features: int, n_rows: int) -> Array:
-    """Expected losses (K,) of components because they are fitted to so few rows, in nats a sample.
+    """Expected losses (K,) of components from the small numbers of their rows, in nats a sample.
 
     A variance of few rows is far from the true one: the loss is larger than to first order by the
     factor ``n / (n - 4)`` for ``n`` rows of a component, within a tenth from six rows.

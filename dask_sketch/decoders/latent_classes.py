@@ -395,7 +395,7 @@ def _warn_of_statistic(fit: _Fit, sketch: Sketch) -> None:
     if fit.is_misfit and fit.statistic is not None and fit.freedom is not None:
         nats = (fit.statistic - fit.freedom) / (2.0 * sketch.effective_count)
         warn_user(
-            f"the data is not a mixture of so few classes, or a better one was not found: the "
+            f"the data is not a mixture of this many classes, or a better one was not found: the "
             f"overidentification statistic is {fit.statistic:.4g}, and {fit.freedom:.4g} by "
             f"chance, which costs about {nats:.3g} nats a sample. Decode more components, give "
             "more replicates, or sketch with sample=True."

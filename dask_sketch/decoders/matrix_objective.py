@@ -139,7 +139,7 @@ class MatrixObjective(Objective):
         return self._sums.matrix(real, imag, *self._gram_rows(weights), self.threads)
 
     def gram_work(self, n_components: int) -> float:
-        """Multiplications for a Gram matrix of so many atoms."""
+        """Multiplications for a Gram matrix of ``n_components`` atoms."""
         if self._sums is None:
             return super().gram_work(n_components)
         return _GRAM_COST * self._sums.count_products(n_components)
@@ -204,7 +204,7 @@ class SparseGram:
         )
 
     def _keys(self, features: npt.NDArray[np.int64]) -> Indices:
-        """One number for each sorted row of features; the number of features for none."""
+        """One number for each sorted row of features; ``n_features`` stands for no feature."""
         places = (self._n_features + 1) ** np.arange(_DEGREE, dtype=np.int64)[::-1]
         return np.asarray(np.sort(features, axis=-1) @ places)
 
@@ -233,7 +233,7 @@ class SparseGram:
         return column, sign
 
     def count_products(self, n_atoms: int) -> int:
-        """Multiplications of the sums of so many atoms."""
+        """Multiplications of the sums of ``n_atoms`` atoms."""
         return n_atoms * (n_atoms + 1) // 2 * self._rows.shape[1] * len(self.order)
 
     def matrix(

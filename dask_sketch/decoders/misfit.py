@@ -35,7 +35,7 @@ from dask_sketch.validation.tables import feature_title
 from dask_sketch.validation.warn import warn_user
 
 WARNED_NATS = 0.1  # loss of log-likelihood that is warned of, in nats a sample
-_FEW_ROWS = 0.075  # estimated loss of few pilot rows that may be one of 0.1 nats
+_FEW_ROWS = 0.075  # estimated loss because of few pilot rows, which may really be 0.1 nats
 WARNED_RATIO = 1.2  # ratio of mean squared errors that is warned of
 _WARNED_CLUSTERS = 1.05  # expected ratio because centroids were found on few pilot rows
 _EXPLAINED = 3.0  # noise levels up to which the cost may show that the model is true
@@ -44,8 +44,8 @@ _EXPLAINED = 3.0  # noise levels up to which the cost may show that the model is
 # Gaussians had at most 3.8 times the loss, and costs at least 27 times smaller; real data had at
 # least 12 times the loss, and costs at most 12 times smaller.
 _LOSSES, _SMALLER = 6.0, 50.0
-# Nor does such a cost say anything of components that the sketch does not resolve: with a variance
-# below this fraction of the smallest one of the fit, and this weight in all.
+# Such a cost says nothing of components that the sketch does not resolve: with a variance below
+# this fraction of the smallest one of the fit, and this weight in all.
 _UNRESOLVED, _UNRESOLVED_WEIGHT = 0.1, 0.05
 _SHARED = 1e-3  # variance of a component whose rows share a value, in that of the feature
 # Cost that is too large without a comparison: in noise levels, and as a fraction of the energy.
@@ -229,7 +229,7 @@ def is_suspect(sketch: Sketch, test: tuple[float, float, float] | None) -> bool:
     sketch
         Sketch of the data.
     test
-        Statistic, its mean and its standard deviation; None for none.
+        Statistic, its mean and its standard deviation; None without a test.
     """
     if test is None:
         return False
@@ -468,7 +468,7 @@ def _warn_of_few_rows(sketch: Sketch) -> None:
 
 
 def _warn_of_few_clustered(sketch: Sketch, n_components: int, n_rows: int) -> None:
-    """Warn of centroids of so few pilot rows that their error on others is clearly larger."""
+    """Warn of centroids from so few pilot rows that their error on other rows is clearly larger."""
     ratio = 1.0 + n_components / n_rows
     if ratio > _WARNED_CLUSTERS:
         warn_user(

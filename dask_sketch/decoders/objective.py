@@ -220,7 +220,7 @@ class Objective:
         return other
 
     def is_solvable(self, n_components: int) -> bool:
-        """Whether the normal equations of so many components are affordable."""
+        """Whether the normal equations of this number of components are affordable."""
         return n_components * (1 + self.space.n_parameters) <= self.max_solvable
 
     # -- atoms, by blocks of frequencies ----------------------------------------------
@@ -448,7 +448,7 @@ class Objective:
         return sums.matrix(*self._gram_rows(weights))
 
     def gram_work(self, n_components: int) -> float:
-        """Multiplications for a Gram matrix of so many atoms."""
+        """Multiplications for a Gram matrix of ``n_components`` atoms."""
         n_factors = 1 + self.space.n_parameters
         n_products = 0.25 * n_components * (n_components + 1) * n_factors * (n_factors + 1)
         return n_products * self.n_frequencies

@@ -19,7 +19,7 @@ from dask_sketch.models.model import Decoding
 from dask_sketch.models.von_mises_fisher import VonMisesFisherMixture
 from dask_sketch.sketching.sketch import Sketch
 
-# Random atoms whose correlation is evaluated: as many as make so many numbers, within bounds.
+# Random atoms whose correlation is evaluated: as many as these numbers allow, within bounds.
 # Components far apart are out of reach of an ascent from elsewhere, and small sketches are cheap.
 _NUMBERS, _MIN_ATOMS, _MAX_ATOMS = 2_000_000, 200, 2_000
 _FAR_NUMBERS = 4_000_000  # of atoms in the range of the data
@@ -95,7 +95,7 @@ def components_of(
     Parameters
     ----------
     start
-        Earlier model; None for none.
+        Earlier model, or None.
     n_features
         Number of features of the sketch.
     model

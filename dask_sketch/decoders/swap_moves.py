@@ -39,13 +39,13 @@ from dask_sketch.decoders.starts import find_atom
 # Additions tried one by one before the fit is accepted; fewer if there are many atoms, when each
 # trial is expensive and changes little (64 on speech: 8 took 44 CPU seconds, and none was kept).
 _MAX_TRIALS, _TRIAL_ATOMS = 8, 128
-_SWAPPED = 8  # one in so many atoms may be swapped at once
+_SWAPPED = 8  # one in eight atoms may be swapped at once
 _GAIN = 0.1  # fraction of the cost that a swap must save
 _HOPELESS = 2.0  # factor on the cost beyond which Levenberg-Marquardt is not tried
 _TRIAL = StoppingRule(tolerance=1e-4, n_iterations=20)
 _NO_TRIAL = StoppingRule(tolerance=1e-4, n_iterations=0)
-# A trial is examined after each of so many steps, and ends if a multiple of the last gain would not
-# be enough.
+# A trial is examined after every _TRIAL_STEPS steps, and ends if _MAX_FURTHER_GAIN times the last
+# gain would not be enough.
 _TRIAL_STEPS, _MAX_FURTHER_GAIN = 5, 3.0
 _RIDGE = 1e-9  # relative to the curvatures, so that equations with coincident atoms are solvable
 _LIGHT = 1e-3  # fraction of the mean weight that replaces smaller weights

@@ -71,7 +71,7 @@ class Target:
     values
         Real parts, then imaginary parts, shape (2 m,).
     whitening
-        Matrix (r, 2 m) that residuals are multiplied by; None for none.
+        Matrix (r, 2 m) that residuals are multiplied by, or None.
     n_shared
         Number of last parameters that are the same in all components.
     """

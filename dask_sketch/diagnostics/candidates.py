@@ -151,7 +151,7 @@ class Candidates:
         return candidate.test
 
     def largest(self, each: int) -> int:
-        """Largest number of components to try, with so many parameters each."""
+        """Largest number of components to try, by the number of parameters of each."""
         m = self.sketch.feature_map.n_frequencies
         most = [m // (_PER_PARAMETER * each), MAX_SOLVABLE // each, self.sketch.count]
         if self.family in TRANSFORMS and self.criterion == "overidentification":

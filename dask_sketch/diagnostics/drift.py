@@ -273,7 +273,7 @@ class ComponentChange:
     Attributes
     ----------
     number, earlier
-        Indices of the component and of its match in the earlier model; -1 for none.
+        Indices of the component and of its match in the earlier model; -1 without a match.
     weight, weight_before
         Weights in both models; zero where there is no such component.
     distance

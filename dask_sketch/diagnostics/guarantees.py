@@ -665,14 +665,14 @@ class Guarantees:
         out = {
             "frequencies of the sketch": f"{self.n_frequencies:,}",
             **self.sizes.fields(),
-            "smallest separation": "none, of one component"
+            "smallest separation": "none for one component"
             if math.isnan(self.separation)
             else f"{self.separation:.3g} kernel bandwidths; {required}",
             "coherence": f"{self.coherence:.2g}; the theorem requires 0.75 at most"
             if math.isfinite(self.coherence)
-            else "not bounded, of so close components"
+            else "not bounded, the components are too close"
             if math.isfinite(self.separation)
-            else "none, of one component",
+            else "none for one component",
             "isometry": f"{isometry.minimum:.2g} to {isometry.maximum:.2g} on "
             f"{counted(isometry.n_pairs, 'sampled pair')}, which can refute it and not prove it",
             "Lipschitz constant": f"{self.lipschitz:.3g} over the scale",

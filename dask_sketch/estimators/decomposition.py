@@ -164,8 +164,9 @@ class SketchPCA(
     ) -> SketchPCA:
         """Add samples to the second moments and decode again.
 
-        The result does not depend on the division of the samples into later batches. Of a first
-        batch with fewer samples than ``n_components``, as many components as samples are decoded.
+        The result does not depend on the division of the samples into later batches. If the
+        first batch has fewer samples than ``n_components``, as many components as samples are
+        decoded.
 
         Parameters
         ----------

@@ -517,7 +517,7 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
     n_frequencies
         Number of frequencies of the feature map; by default five for each parameter, such as
         ``5 (2 d + 1) n_components`` for diagonal covariances, and as for 20 components with
-        ``"auto"``. Up to 50 components are found with so many.
+        ``"auto"``, which is enough to find up to 50.
     scale
         Standard deviation of a component, in units of the data; estimated for each feature by
         default.

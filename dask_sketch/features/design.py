@@ -43,8 +43,9 @@ from dask_sketch.validation.choices import (
 from dask_sketch.validation.tables import feature_title
 from dask_sketch.validation.warn import warn_user
 
-# Frequencies up to which there are ten for each parameter of latent classes, and else five. With
-# ten, probabilities are within 2 standard errors of those of EM. Moments of more are not weighted.
+# Up to this number there are ten frequencies for each parameter of latent classes, beyond it five.
+# With ten, probabilities are within 2 standard errors of those of EM. Moments of more are not
+# weighted.
 _WEIGHTED = 2000
 _LEAST_SHARE = 0.4  # of the default number for covariance matrices, below which there are too few
 _UNLIKE = 30.0  # ratio of standard deviations from which features are not in one unit

@@ -196,9 +196,9 @@ def _with_other_signs(
 ) -> SampledFrequencies:
     """Frequencies of a digest that differ from others by signs of zeros alone.
 
-    The last bits of SciPy's gamma functions and of products of matrices depend on the processor
-    and on the version of the libraries. Of ``sparse-sums`` they decide signs of zeros, and nothing
-    else. Few of them differ: combinations of few changes come first.
+    The last bits of SciPy's gamma functions and of products of matrices depend on the processor and
+    on the version of the libraries. Of ``sparse-sums`` they decide signs of zeros, and nothing
+    else. Few of them differ, so combinations of few changes come first.
 
     Returns
     -------

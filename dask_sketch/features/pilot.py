@@ -84,7 +84,7 @@ class Pilot:
         Mixture of large likelihood for the rows, in the units of the data; None if the number of
         components was not known.
     sampling_loss
-        Estimated loss of the mixture on other rows, because it was fitted to so few, in nats.
+        Estimated loss of the mixture on other rows, because it was fitted to few, in nats.
     clusters
         Clusters of the rows by k-means, in the units of the data; None unless the map is for
         centroids of a known number.

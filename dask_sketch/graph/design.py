@@ -254,7 +254,7 @@ def design(
     if samples.categories is not None:
         build = partial(design_mixed, categories=samples.categories)
     elif nan_policy == "available" and distribution is None and task == "mixture":
-        # the other default uses all of so few features
+        # the default for mixtures would use all of these few features
         distribution = "sparse-sums" if 1 < pilot.shape[1] <= FEW else None
     if samples.categories is None and np.isnan(pilot).any():
         pilot = filled_pilot(pilot, n_components, seed, samples.feature_names)

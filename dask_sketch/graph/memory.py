@@ -18,7 +18,7 @@ from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.labels import union
 
 FAN_IN = 4  # of merges, whose partial results may be as large as the result
-LARGE = 2**22  # bytes of second moments that are combined so many at a time
+LARGE = 2**22  # bytes of second moments; larger ones are combined FAN_IN at a time
 GROWTH = 2  # factor of the bytes of a group, when it takes longer words for larger sums
 SORTING = 40  # bytes for each row of a chunk: its label, its number and its position when sorted
 REMEDY = (

@@ -75,7 +75,7 @@ LAYOUTS = {
         "(sum_l (w[l] scales[k, l])**2 / 2)**(alphas[k] / 2)). ",
     ),
 }
-# Of mixtures whose covariances are not the variances of each component and feature: dimensions,
+# For mixtures whose covariances are not the variances of each component and feature: dimensions,
 # and stored description.
 COVARIANCE_LAYOUTS = {
     "spherical": (("component",), "variance of each component, the same in all features"),

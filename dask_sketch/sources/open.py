@@ -231,7 +231,7 @@ def _require_effect(given: dict[str, Any], noun: str, accepted: tuple[str, ...])
 def is_stream(x: Any) -> bool:
     """Whether an object gives blocks of rows one after the other, and has no rows itself.
 
-    Such are generators, readers of record batches, and loaders of PyTorch.
+    Examples are generators, readers of record batches, and loaders of PyTorch.
 
     Examples
     --------
