@@ -268,6 +268,8 @@ def read_column(
     """
     import pandas as pd
 
+    from dask_sketch.validation.tables import first_few
+
     try:
         table = pd.read_csv(path, dtype=str, keep_default_na=False, storage_options=storage_options)
     except (OSError, ValueError) as error:
@@ -279,7 +281,7 @@ def read_column(
     if column is None:
         if len(others) != 1:
             raise InputError(
-                f"{name}=None: {path} has the columns {_listed(names)}; choose one.",
+                f"{name}=None: {path} has the columns {first_few(names)}; choose one.",
                 parameter=name,
             )
         column = others[0]
@@ -324,15 +326,13 @@ def _require_no_typing_error(y: dict[Any, str], path: str) -> None:
 
 
 def _require_column(name: str, column: str, columns: list[str], path: str) -> None:
+    from dask_sketch.validation.tables import first_few
+
     if column not in columns:
         raise InputError(
-            f"{name}={column!r} is not a column of {path}: choose one of {_listed(columns)}.",
+            f"{name}={column!r} is not a column of {path}: choose one of {first_few(columns)}.",
             parameter=name,
         )
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
 
 
 def _as_labels(column: Any, dtype: Any, path: str) -> list[Any]:

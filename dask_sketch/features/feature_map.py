@@ -27,6 +27,7 @@ from dask_sketch.features.scale import ScaleFit
 from dask_sketch.validation.arrays import frozen, require_integer
 from dask_sketch.validation.categories import Categories, stated_categories
 from dask_sketch.validation.choices import DISTRIBUTIONS
+from dask_sketch.validation.tables import shorten
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -345,10 +346,10 @@ class FeatureMap:
         first = ("n_features", "n_frequencies", "seed", "distribution", "dtype")
         for name in (*first, *(f.name for f in fields(self) if f.name not in first)):
             if mine.get(name) != theirs.get(name):
+                one, two = (shorten(json.dumps(each.get(name))) for each in (mine, theirs))
                 raise MergeError(
-                    f"the feature maps differ in {name}: {_brief(mine.get(name))} and "
-                    f"{_brief(theirs.get(name))}. Only sketches of one feature map can be "
-                    "combined; sketch both inputs with the same one."
+                    f"the feature maps differ in {name}: {one} and {two}. Only sketches of one "
+                    "feature map can be combined; sketch both inputs with the same one."
                 )
         if np.array_equal(self.cycles_per_unit, other.cycles_per_unit):
             return  # their zeros have other signs, see dask_sketch.features.frequencies
@@ -536,11 +537,6 @@ class FeatureMap:
 def _from_spec(spec: str, digest: str, pilot: Pilot | None) -> FeatureMap:
     # a function, because cloudpickle serialises a class method together with its module
     return FeatureMap.from_spec(spec, digest, pilot=pilot)
-
-
-def _brief(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 _MAX_EXPONENT = 400  # of a unit: its square is far inside of the range of float64

@@ -35,7 +35,6 @@ from dask_sketch.jobs.job_tables import (
     SourceTable,
     Table,
     Wrong,
-    cut,
     key_path,
     shown_value,
     table_errors,
@@ -45,6 +44,7 @@ from dask_sketch.jobs.job_tables import (
 from dask_sketch.jobs.secrets import Secrets, revealed
 from dask_sketch.storage.overwrite import local_path, resolve_parents
 from dask_sketch.validation.choices import PCA
+from dask_sketch.validation.tables import shorten
 
 MAX_BYTES = 2**16  # of a job file: parsing takes at most a few times as much memory,
 MAX_DOTS = 200  # in a line: the time that the parser takes grows with their square
@@ -330,7 +330,7 @@ def _lines(error: ValidationError) -> Iterator[str]:
             remedy = f"should be a list{tables}"
         remedy = re.sub(r"^(Value error,|Input|List|Tuple) | after validation", "", remedy)
         shown = "" if value is None or "storage_options" in loc else f" = {shown_value(value)}"
-        yield f"{key_path(loc)}{shown}: {cut(remedy, 8 * MAX_SHOWN)}"
+        yield f"{key_path(loc)}{shown}: {shorten(remedy, 8 * MAX_SHOWN)}"
     if len(found) > MAX_ERRORS:
         yield f"and {len(found) - MAX_ERRORS} more"
 

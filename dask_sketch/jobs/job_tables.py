@@ -31,6 +31,7 @@ from dask_sketch.jobs.values import (
 )
 from dask_sketch.sketching.arguments import NanPolicy
 from dask_sketch.validation.choices import PCA, Distribution, Task, known_type, listed_types
+from dask_sketch.validation.tables import shorten
 
 _MAX_LEVEL = 0.5  # of the test of drift
 MAX_SHOWN = 60  # characters of a key or a value in a message
@@ -82,7 +83,7 @@ def key_path(loc: tuple[str | int, ...]) -> str:
         else:
             bare = re.fullmatch(r"[A-Za-z0-9_-]+", part)
             path += ("." if path else "") + (part if bare else json.dumps(part))
-    return cut(path, MAX_SHOWN)
+    return shorten(path, MAX_SHOWN)
 
 
 def shown_value(value: object) -> str:
@@ -99,12 +100,7 @@ def shown_value(value: object) -> str:
         value = value.pattern
     if isinstance(value, str) and "://" in value and set(value) & set("@?"):
         value = f"{value.partition('://')[0][:20]}://..."
-    return cut(json.dumps(value, default=str), MAX_SHOWN)
-
-
-def cut(text: str, length: int) -> str:
-    """Shorten a text to a number of characters."""
-    return text if len(text) <= length else text[: length - 3] + "..."
+    return shorten(json.dumps(value, default=str), MAX_SHOWN)
 
 
 def _covariance_type(name: str) -> str:

@@ -24,6 +24,7 @@ from dask_sketch.storage.overwrite import (
     require_writable,
     require_writable_page,
 )
+from dask_sketch.validation.tables import first_few
 
 if TYPE_CHECKING:
     from dask_sketch.jobs.job_file import Job
@@ -177,9 +178,8 @@ class Outcome:
             now, always = map(missing_text, (self.missing_read, self.missing))
             fields["missing values"] = f"{now} in this run; {always} in all"
         if self.quarantined:
-            named = ", ".join(sorted(self.quarantined)[:_NAMED])
-            more = ", ..." if len(self.quarantined) > _NAMED else ""
-            fields["quarantined"] = f"{len(self.quarantined):,} not in the result: {named}{more}"
+            named = first_few(sorted(self.quarantined), _NAMED)
+            fields["quarantined"] = f"{len(self.quarantined):,} not in the result: {named}"
         for name, model in self.models.items():
             fields[name] = model_text(model)
         if self.drift is not None or self.untested:
@@ -288,8 +288,8 @@ def missing_text(shares: Mapping[str, float]) -> str:
     '25 % of b, 2 % of a'
     """
     most = sorted(shares.items(), key=lambda item: -item[1])
-    named = ", ".join(f"{100 * share:.2g} % of {name}" for name, share in most[:_NAMED])
-    return (named or "none") + (", ..." if len(most) > _NAMED else "")
+    named = first_few((f"{100 * share:.2g} % of {name}" for name, share in most), _NAMED)
+    return named or "none"
 
 
 def model_text(model: Mapping[str, Any]) -> str:

@@ -17,11 +17,11 @@ from dask_sketch.jobs.ledger.ledger import Ledger, open_ledger
 from dask_sketch.jobs.ledger.sums import Sums
 from dask_sketch.jobs.open import ledger_of, open_sources, sketches_of
 from dask_sketch.jobs.outcome import missing_text, noted_status
+from dask_sketch.validation.tables import first_few
 
 if TYPE_CHECKING:
     from dask_sketch.jobs.ledger.history import Failure, RunRecord
 
-_NAMED = 5
 _MAX_SEED = 2**32
 
 
@@ -67,8 +67,7 @@ class JobVerification:
 
     def __str__(self) -> str:
         def named(keys: Sequence[str]) -> str:
-            more = ", ..." if len(keys) > _NAMED else ""
-            return f"{len(keys):,}" + (f": {', '.join(keys[:_NAMED])}{more}" if keys else "")
+            return f"{len(keys):,}" + (f": {first_few(keys)}" if keys else "")
 
         total = {
             None: "not checked, since the fraction is under 1",

@@ -12,10 +12,10 @@ import numpy as np
 from dask_sketch.errors import ChunkError, InputError
 from dask_sketch.sources.dataframe import column_or_values, frame_samples
 from dask_sketch.sources.samples import Samples, target_bytes
-from dask_sketch.validation.tables import require_columns
+from dask_sketch.validation.tables import first_few, require_columns, shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     import pandas as pd
 
@@ -126,10 +126,13 @@ def read_block(
     except Exception as error:  # the parser fails in many ways
         raise _unreadable(label, error) from error
     if expected is not None and names != list(expected):
+        found, first_file = (
+            first_few(shorten(str(name), 50) for name in each) for each in (names, expected)
+        )
         raise ChunkError(
-            f"{label} could not be read: a file has the names {_listed(names)} in its first line, "
-            f"where the first file has {_listed(expected)}. Give the files the same names in the "
-            "same order, or sketch them one at a time and add the sketches."
+            f"{label} could not be read: a file has the names {found} in its first line, where the "
+            f"first file has {first_file}. Give the files the same names in the same order, or "
+            "sketch them one at a time and add the sketches."
         )
     try:
         # one more name: pandas would take the first of too many values as an index
@@ -161,17 +164,10 @@ def _unreadable(label: str, error: Exception) -> ChunkError:
     )
 
 
-def _listed(names: Iterable[str]) -> str:
-    """Names of columns as text; only the first few are shown."""
-    shown = [str(name)[:50] for name in names]
-    return ", ".join(shown if len(shown) <= 6 else [*shown[:6], "..."])
-
-
 def _row_text(frame: pd.DataFrame, row: int, *more: pd.Series[Any]) -> str:
     """Values of a row as text; only the first few are shown."""
     values = [*frame.iloc[row].tolist(), *(column.iloc[row] for column in more)]
-    first = [f"{value:g}" if isinstance(value, Real) else str(value) for value in values[:6]]
-    return ", ".join(first if len(values) == len(first) else [*first, "..."])
+    return first_few(f"{value:g}" if isinstance(value, Real) else value for value in values)
 
 
 def _require_names(names: list[str], path: str) -> None:

@@ -24,7 +24,7 @@ from dask_sketch.sources.arrow import empty_frame, to_frame
 from dask_sketch.sources.dataframe import feature_columns, frame_samples
 from dask_sketch.sources.group_labels import Groups, number_labels
 from dask_sketch.sources.samples import FilePart, Samples, StoredFiles, target_bytes
-from dask_sketch.validation.tables import common_dtype, require_numeric
+from dask_sketch.validation.tables import common_dtype, first_few, require_numeric
 from dask_sketch.validation.warn import warn_user
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ MAX_BYTES = 2**32
 # Decoded size of a file in multiples of its stored size, above which it is never assumed to be: the
 # footers of smaller files are not read.
 _GROWTH = 8
-_NAMED = 5  # columns in a message
 _TRIED = 3  # largest files that can be read, one of which must have the columns
 _OPENED = 100  # largest files, one of which must be readable
 _READERS = 16  # folders that are listed at once, or footers that are read
@@ -256,14 +255,10 @@ def _require_columns(found: Sequence[str], wanted: Sequence[str], path: str) -> 
     if missing:
         others = [name for name in found if name not in wanted]
         raise ChunkError(
-            f"{path} could not be read: it lacks the columns {_listed(missing)}"
-            + (f", and has {_listed(others)} beside the others" if others else "")
+            f"{path} could not be read: it lacks the columns {first_few(map(repr, missing))}"
+            + (f", and has {first_few(map(repr, others))} beside the others" if others else "")
             + ". Restore or rename the columns, or leave out the file."
         )
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names[:_NAMED])) + (", ..." if len(names) > _NAMED else "")
 
 
 def _require_small(metadata: Any, row_groups: list[int], n_columns: int) -> None:

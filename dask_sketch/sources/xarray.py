@@ -14,7 +14,7 @@ from dask_sketch.errors import InputError
 from dask_sketch.sources.array import array_samples
 from dask_sketch.sources.group_labels import INDEX_OF, NAMES, aligned_groups
 from dask_sketch.sources.samples import Samples
-from dask_sketch.validation.tables import names_of
+from dask_sketch.validation.tables import first_few, names_of
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -166,7 +166,7 @@ def dataset_samples(
             parameter="columns",
         )
     leading = tuple(str(dim) for dim in dims)
-    label = f"the Dataset ({', '.join(map(str, names[:4]))}{', ...' if len(names) > 4 else ''})"
+    label = f"the Dataset ({first_few(names, 4)})"
     arrays = [_as_dask(x[name]) for name in names]
     first = arrays[0]
     arrays = [a if a.chunks == first.chunks else a.rechunk(first.chunks) for a in arrays]

@@ -18,6 +18,7 @@ from dask_sketch.speech.enrolment import SpeakerModels
 from dask_sketch.speech.frames import Frames, segments
 from dask_sketch.speech.trials import Trial
 from dask_sketch.validation.choices import uses_matrices
+from dask_sketch.validation.tables import first_few
 
 Array = NDArray[np.float64]
 
@@ -165,9 +166,7 @@ def score_trials(frames: Frames, models: SpeakerModels, trials: Sequence[Trial])
     if unknown:
         raise InputError(
             f"trials names {len(unknown)} models that are not enrolled, first {unknown[0]!r}; "
-            f"choose "
-            "from "
-            f"{', '.join(models.names[:9])}{', ...' if len(models) > 9 else ''}."
+            f"choose from {first_few(models.names, 9)}."
         )
     claimed = [numbers[trial.model] for trial in listed]
     tested = frames.numbers(trial.test for trial in listed)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.errors import ChunkError, InputError
-from dask_sketch.validation.tables import feature_title
+from dask_sketch.validation.tables import feature_title, shorten
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -355,8 +355,8 @@ def with_codes(frame: pd.DataFrame, levels: Mapping[Any, Levels]) -> pd.DataFram
             row = int(unknown.argmax())
             raise ChunkError(
                 f"column {str(name)!r} has the value {column.iloc[row]!r}, which is none of its "
-                f"{len(levels[name])} levels {_brief(levels[name])}. State it in categories, or "
-                "give it as missing.",
+                f"{len(levels[name])} levels {shorten(json.dumps(levels[name]))}. State it in "
+                "categories, or give it as missing.",
                 parameter="categories",
             )
         values = codes.astype(np.float32)
@@ -372,8 +372,3 @@ def _codes_of(column: pd.Series[Any], levels: Levels) -> NDArray[np.intp]:
     values = column.astype(object).to_numpy()
     known, found = (pd.Index(one, dtype=object) for one in (list(levels), values))
     return np.asarray(known.get_indexer(found), dtype=np.intp)
-
-
-def _brief(levels: Levels) -> str:
-    text = json.dumps(levels)
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -13,7 +13,22 @@ from dask_sketch.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-_SHOWN = 8  # names in a message
+
+def first_few(values: Iterable[object], most: int = 6) -> str:
+    """Text of values for a message, with ``...`` in place of all but the first few.
+
+    Examples
+    --------
+    >>> first_few(["a", "b", "c"], 2)
+    'a, b, ...'
+    """
+    texts = [str(value) for value in values]
+    return ", ".join(texts if len(texts) <= most else [*texts[:most], "..."])
+
+
+def shorten(text: str, length: int = 80) -> str:
+    """Text of at most ``length`` characters, of which the last are ``...`` if some are left out."""
+    return text if len(text) <= length else text[: length - 3] + "..."
 
 
 def common_dtype(dtypes: Sequence[Any]) -> np.dtype[Any]:
@@ -171,14 +186,9 @@ def require_names(mine: tuple[str, ...] | None, label: str, names: Any, owner: s
         )
     missing = [name for name in names if name not in mine]
     extra = [name for name in mine if name not in names]
-    remedies = [f"Add {_listed(missing)}."] if missing else []
-    remedies += [f"Leave out {_listed(extra)}."] if extra else []
+    remedies = [f"Add {first_few(map(repr, missing))}."] if missing else []
+    remedies += [f"Leave out {first_few(map(repr, extra))}."] if extra else []
     raise InputError(
         f"{label} has {len(mine)} features: {owner} has n_features={len(names)}. "
         f"{' '.join(remedies)} Those of {owner} are its feature_names."
     )
-
-
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(map(repr, names[:_SHOWN]))
-    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN:,} others"

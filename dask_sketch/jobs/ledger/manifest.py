@@ -30,6 +30,7 @@ from dask_sketch.jobs.ledger.sums import Conventions
 from dask_sketch.sketching.moment_grid import MomentGrid
 from dask_sketch.sketching.row_sample import Sampling
 from dask_sketch.storage.artifact_reader import MAX_BYTES
+from dask_sketch.validation.tables import first_few
 
 FOLDER = "commits"
 SCHEMA = "dask-sketch/ledger-commit"
@@ -41,7 +42,6 @@ FEATURE_MAP_FOLDER, GRID_FOLDER = "feature_map", "grid"
 PILOTS = "pilots"
 _NUMBER = re.compile(r"[0-9]{10}")
 _MAX_ROOT = 2**20  # bytes of the root object
-_NAMED = 3  # names of other data in a message
 
 
 @dataclass(frozen=True)
@@ -288,8 +288,7 @@ def require_vacant(backend: Backend) -> None:
     found = {name for name in backend.names("") if not name.startswith(".")}
     other = sorted(found - {FEATURE_MAP_FOLDER, GRID_FOLDER})
     if other:
-        more = ", ..." if len(other) > _NAMED else ""
-        raise FileExistsError(f"{', '.join(map(repr, other[:_NAMED]))}{more}")
+        raise FileExistsError(first_few(map(repr, other)))
 
 
 def write_root(backend: Backend, feature_map: Conventions, sampling: Sampling | None) -> None:
