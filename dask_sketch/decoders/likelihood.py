@@ -58,7 +58,7 @@ _NEAR = 2.0  # noise levels up to which the descent from EM's solution needs no 
 # A sample of all rows needs neither, except where they take no time.
 _MAX_SEARCH, _MAX_COMPLETE, _MAX_DESCENT = 2e7, 4e5, 1e8
 _FEW_ROWS = 5.0  # effective rows for each parameter, below which rows are left out to test fits
-_MAX_TESTED = 5e4  # rows times components of such tests, which take a few times that of a fit
+_MAX_TESTED = 5e4  # rows times components of such tests, which take a few times as long as a fit
 _PRIOR = 1.0  # rows that a weak prior of the covariances counts as
 _WARNED_OPTIMISM = 0.2  # excess of the likelihood of the rows of a fit over others, in nats
 
@@ -115,7 +115,7 @@ def fit_replicate(
         given = pilot.weights, pilot.means, pilot.variances
         same = pilot_mixture(problem.sketch) is not None
         score = mean_log_likelihood(rows, masses, given) if same else -np.inf
-        if _is_calibrated(calibrated):  # else the rows tell no more than the mixture they are from
+        if _is_calibrated(calibrated):  # else the rows show no more than the mixture they are from
             fitted = fit_mixture(rows, masses, k, starts=[given], n_starts=0, n_moves=0)
             given, score = (fitted.weights, fitted.means, fitted.covariances), fitted.log_likelihood
         start, record = Start(*given), problem.sketch.feature_map.pilot
@@ -129,7 +129,7 @@ def fit_replicate(
     prior, heldout = _tested_prior(problem, calibrated, kind)
     found = fit_mixture(rows, masses, k, starts=begun, seed=seed, covariance_type=kind, prior=prior)
     shapes = _shapes(found)
-    if prior > 0.0:  # a fit to the sketch of so few rows has none
+    if prior > 0.0:  # a fit to the sketch of few rows has no prior
         likeliest = found.weights, found.means, shapes
         score, converged = found.log_likelihood, found.converged
         return Candidates(
@@ -160,8 +160,8 @@ def _tested_prior(
 ) -> tuple[float, float | None]:
     """Prior of the covariances, and the likelihood of rows left out, where there are few rows.
 
-    Maximum likelihood on few rows fits them too closely, but values that many rows share are to be
-    fitted so: rows that are left out decide. A sketch of more rows than its sample tells more.
+    Maximum likelihood on few rows fits them too closely, though values that many rows share need a
+    close fit: rows that are left out decide. A sketch of more rows than its sample shows more.
     """
     k, n_rows = problem.required_size, len(calibrated.rows)
     n_parameters = k * problem.count_parameters()
@@ -207,7 +207,7 @@ def _fit_to_sketch(
     """Descent from the likeliest components, and a search where it does not explain the sketch."""
     k = problem.required_size
     effort = k * problem.count_parameters() * problem.n_frequencies
-    # the likelihood may be that of all rows: the fit is a start among others
+    # the likelihood may be of all rows: then the fit is one start among others
     complete = problem.sketch.holds_all_rows
     if effort > _MAX_DESCENT or (complete and problem.refine is None and effort > _MAX_COMPLETE):
         return None
@@ -241,21 +241,11 @@ def conclude(
     """The likelier of the fit to the sketch and of maximum likelihood, over all replicates.
 
     With ``p`` parameters and ``r`` effective rows, ``2 r`` times the likelihood of a maximum
-    exceeds that of the truth by ``p`` on average, with a standard deviation of ``sqrt(2 p)``, and
-    on other rows it falls short by as much (Akaike 1974). So the fit to the sketch of all rows is
-    preferred unless it is less likely by the sum of both and four standard deviations; less so the
-    larger the fraction of all rows that the sample holds, unless standard errors are asked for.
-
-    Parameters
-    ----------
-    problem
-        Sketch and arguments.
-    results
-        Results of all replicates.
-    threads
-        Threads that work on blocks of frequencies.
-    report
-        Function called with the cost after each round of refinement.
+    exceeds the likelihood of the truth by ``p`` on average, with a standard deviation of
+    ``sqrt(2 p)``, and on other rows it falls short by as much (Akaike 1974). So the fit to the
+    sketch of all rows is preferred unless it is less likely by the sum of both and four standard
+    deviations; less so the larger the fraction of all rows that the sample holds, unless standard
+    errors are asked for.
     """
     calibrated = results[0].calibrated
     best = max(results, key=lambda result: result.score)
@@ -299,14 +289,14 @@ def _gain_by_chance(problem: Problem, calibrated: CalibratedSample) -> float:
 
 
 def _warn_of_few_rows(problem: Problem, best: Candidates) -> None:
-    """Warn of a mixture that is much less likely for other rows than for those of its fit."""
+    """Warn of a mixture that is much less likely for other rows than for its own."""
     if best.heldout is None or best.score - best.heldout < _WARNED_OPTIMISM:
         return
     k = problem.required_size
     warn_user(
         f"{best.calibrated.effective_count:,.0f} rows are few for n_components={k} with "
         f"{k * problem.count_parameters() - 1:,} parameters: rows that were left out of such fits "
-        f"are {best.score - best.heldout:.2g} nats a sample less likely than those of the fit. "
+        f"are {best.score - best.heldout:.2g} nats a sample less likely than rows of the fit. "
         "Sketch more rows, or give fewer components, which have fewer parameters."
     )
 
@@ -360,7 +350,7 @@ def fit_points(
 ) -> Solution:
     """Centroids of the calibrated rows; a row of the table for ``model="dirac"``.
 
-    Without rows, those of the pilot rows.
+    Without rows, centroids of the pilot rows.
     """
     if problem.sketch.sample is None:
         return _points_of_pilot(problem, report, threads)
@@ -381,7 +371,7 @@ def fit_points(
 
 
 def _points_of_pilot(problem: Problem, report: Report, threads: Threads) -> Solution:
-    """Centroids of the pilot rows, which those of a density fitted to the sketch do not reach."""
+    """Centroids of the pilot rows, which are better than from a density fitted to the sketch."""
     clusters = pilot_clusters(problem.sketch, problem.required_size)
     assert clusters is not None  # the arguments were checked
     message = "k-means on the pilot rows of the feature map"

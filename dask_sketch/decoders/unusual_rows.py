@@ -19,18 +19,18 @@ from dask_sketch.validation.warn import warn_user
 
 _OUTLYING = 50.0  # standard deviations of the pilot beyond which rows are outliers
 _PER_COMPONENT = 20  # rows among which distinct ones are counted first
-_WARNED_PART = 0.02  # part of the squared error by one row of which users are warned
+_WARNED_PART = 0.02  # part of the squared error by one row that is warned of
 _MIN_ROWS_EACH = 2.0  # rows for each parameter of a component without a warning
 _SINGLE_ROW = 1.5  # rows of a component that is an outlier
 _MIN_HELD = 20  # rows of a component whose width is compared without its farthest row
 _OUT_OF_RANGE = 10.0  # standard deviations of a component beyond which it has no rows
 _TINY = np.finfo(float).tiny
 # Features narrower than this fraction of the variance depend on no others, they have no width; a
-# direction is one of dependence up to so many times the smallest variance that is allowed, and
-# features take part in it that have so large an entry
+# direction shows dependence up to a multiple of the smallest variance that is allowed, and the
+# features with large entries take part in it
 _NARROW, _NEAR_FLOOR, _TAKES_PART = 1e-3, 20.0, 0.1
-# Variances up to so many times the smallest one that is allowed count as the smallest; and the
-# weight of their components, and of the others, from which a feature has both.
+# Variances up to a multiple of the smallest one that is allowed count as the smallest. A feature
+# has both kinds if the components of each kind have at least the second weight.
 _AT_FLOOR, _SHARED = 1.5, 0.05
 _DECADE = 0.5 * np.log(10.0)  # of the log-density of a component by its variance in one feature
 _LISTED = 4  # features that a message names at most
@@ -75,7 +75,7 @@ def warn_of_missing_rows(sketch: Sketch, centers: Array, error: float) -> None:
     if sketch.sample is None or not error > 0.0:
         return
     rows = sketch.sample.rows
-    # of values beyond those of the random rows, the distance from all centroids
+    # distance of the centroids from extremes that no random row has
     below = np.where(rows.min(axis=0) > sketch.minimum, centers.min(axis=0) - sketch.minimum, 0.0)
     above = np.where(rows.max(axis=0) < sketch.maximum, sketch.maximum - centers.max(axis=0), 0.0)
     away = np.maximum(below, above)
@@ -184,7 +184,7 @@ def warn_of_shared_values(sketch: Sketch, mixture: PilotMixture) -> None:
     """Warn of pilot components of the smallest variance where no rows are kept.
 
     They are values that many rows share, such as zeros, or narrow clusters. Which of them have a
-    component, and how narrow it is, decides over many nats; a few pilot rows hardly tell.
+    component, and how narrow it is, decides over many nats, and few pilot rows hardly show it.
 
     Parameters
     ----------
@@ -203,7 +203,7 @@ def warn_of_shared_values(sketch: Sketch, mixture: PilotMixture) -> None:
         others = f" and {len(mixed) - 1} more" if len(mixed) > 1 else ""
         warn_user(
             f"about {weight[first]:.0%} of the rows are in components of the smallest variance, "
-            f"{MIN_VARIANCE:g} of that of the data, in "
+            f"{MIN_VARIANCE:g} of the variance of the data, in "
             f"{feature_title(first, sketch.feature_map.feature_names)}{others}: they share a "
             "value, or are a narrow cluster. Without rows in the sketch, the model may lose "
             "0.2 nats a sample and more. Sketch with sample=True where rows may be kept."
@@ -246,8 +246,8 @@ def warn_of_narrow_components(
     if losses.sum() > enough:
         k, j = np.unravel_index(int(losses.argmax()), losses.shape)
         warn_user(
-            f"clusters are narrower than the smallest variance, {MIN_VARIANCE:g} of that of the "
-            f"data, such as component {k} in "
+            f"clusters are narrower than the smallest variance, {MIN_VARIANCE:g} of the variance "
+            f"of the data, such as component {k} in "
             f"{feature_title(int(j), sketch.feature_map.feature_names)}: this loses about "
             f"{losses.sum():.2g} nats a sample. Make steps of EM with a smaller one, as in "
             "polish(model, x, variance_floor=1e-12), or fit such clusters apart."
@@ -279,7 +279,7 @@ def _warn_of_values(
         f"rows share, such as {values[k, worst]:.4g} in "
         f"{feature_title(j, sketch.feature_map.feature_names)}. They have no density: the "
         f"log-likelihood grows by {_DECADE * shares.sum():.2g} nats a sample with each tenth of "
-        f"the smallest variance, {MIN_VARIANCE:g} of that of the data. {remedy}."
+        f"the smallest variance, {MIN_VARIANCE:g} of the variance of the data. {remedy}."
     )
 
 
@@ -379,6 +379,7 @@ def warn_of_dependence(sketch: Sketch, weights: Array, matrices: Array) -> None:
         listed = f"{len(names)} features, such as {', '.join(names[:_LISTED])},"
     warn_user(
         f"{listed} are linearly dependent: the likelihood grows without bound as covariance "
-        f"matrices narrow there, and depends on the smallest variance, {MIN_VARIANCE:g} of that of "
-        f"the data. Leave out {n_directions} of them, or decode with covariance_type='diag'."
+        f"matrices narrow there, and depends on the smallest variance, {MIN_VARIANCE:g} of the "
+        f"variance of the data. Leave out {n_directions} of them, or decode with "
+        "covariance_type='diag'."
     )

@@ -19,7 +19,7 @@ from dask_sketch.models.low_rank import covariances_of, require_rank
 from dask_sketch.models.relocation import agglomerate, centroid_relocations, relocations
 
 Array = NDArray[np.float64]
-MIN_VARIANCE = 1e-6  # smallest variance, as a fraction of that of the rows
+MIN_VARIANCE = 1e-6  # smallest variance, as a fraction of the variance of the rows
 _MIN_ROWS = 3.0  # effective rows of a component; with fewer its likelihood has no bound
 _MAX_RESEEDED = 3  # moves of degenerate components, per component
 _START_WORK, _MOVE_WORK = 4e6, 2e7  # components times rows of all starts, and of all moves
@@ -63,7 +63,7 @@ class FittedMixture:
     converged
         Whether the last iteration gained less than the tolerance.
     start
-        Position of the best start: given starts first, then those of k-means.
+        Position of the best start: given starts first, then starts by k-means.
     start_likelihoods
         Mean log-likelihoods that the starts reached, shape (n_starts,): after a few iterations, or
         after all for those that were continued.
@@ -164,7 +164,7 @@ class _Rows:
 
         A component of one value that many rows share has no bound of its likelihood. With the
         variance ``step**2 / (2 pi)`` added, its density is the share of the value over the step,
-        which is that of the rounded data.
+        which is the density of the rounded data.
 
         Parameters
         ----------
@@ -312,8 +312,8 @@ def fit_mixture(
         ``"diag"``, ``"spherical"``, ``"tied"`` or ``"full"``, as in scikit-learn; or
         ``"low-rank:r"``, factor analysers of ``r`` factors.
     regularization
-        Smallest variance, as a fraction of that of the rows; for ``"full"`` and ``"tied"``, the
-        smallest eigenvalue of the covariances of standardised rows; for ``"low-rank:r"``, the
+        Smallest variance, as a fraction of the variance of the rows; for ``"full"`` and ``"tied"``,
+        the smallest eigenvalue of the covariances of standardised rows; for ``"low-rank:r"``, the
         smallest noise variance.
     tolerance
         Gain of an iteration below which iterations end, in nats.
