@@ -151,7 +151,7 @@ def test_whitening_refuses(rng):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "give n_frequencies, or n_components"),
+        ({}, "n_frequencies=None, n_components=None: give one"),
         ({"n_frequencies": 0}, "n_frequencies=0"),
         ({"n_components": -1}, "n_components=-1"),
         ({"n_components": 2.5}, "n_components=2.5"),

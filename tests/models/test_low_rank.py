@@ -123,7 +123,7 @@ def test_stored_mixtures_come_back_with_the_same_bits(tmp_path):
         (("low-rank", 1.5), FACTORS, "covariance_type='low-rank:1.5'"),
         ("low-rank:8", np.ones((2, D, 9)), "covariance_type='low-rank:8'.*at most 7"),
         ("low-rank:3", FACTORS, "covariances has shape"),
-        ("low-rank:2", -FACTORS, "noise variances"),
+        ("low-rank:2", -FACTORS, "noise variance"),
     ],
 )
 def test_invalid_covariances_are_refused(kind, covariances, match):
