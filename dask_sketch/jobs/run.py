@@ -283,7 +283,7 @@ class _Run:
         if self.failed and self.job.limits.unreadable == "stop":
             self._stop()
 
-    def _commit(self, ledger: Ledger, results: list[Result]) -> None:
+    def _commit(self, ledger: Ledger, results: Sequence[Result]) -> None:
         good = [(part, sketch) for part, sketch in results if not isinstance(sketch, ChunkError)]
         bad = {part.key: str(why) for part, why in results if isinstance(why, ChunkError)}
         sizes = [self.bytes_read, *(part.n_bytes for part, _ in good)]
