@@ -243,21 +243,22 @@ def four_clusters(rng, n, deviation):
 
 
 def test_the_pilot_mixture_makes_small_differences_visible():
-    def p_values(deviation):
-        """P-values with the mixture of the pilot rows, and without."""
+    def p_values(deviation, pilots):
+        """P-values with the mixture of the pilot rows, or without."""
         found = []
         for seed in range(5):
             rng = np.random.default_rng(seed)
             rows = four_clusters(rng, 2000, 1.0), four_clusters(rng, 2000, deviation)
             designed = ds.design(np.concatenate(rows), task="comparison", n_pilot=2000)
             units = np.arange(2000) % 16
-            for feature_map in (designed, designed.with_pilot(None)):
+            for has_pilot in pilots:
+                feature_map = designed if has_pilot else designed.with_pilot(None)
                 sides = [partial_sketch(x, feature_map, groups=units) for x in rows]
                 found.append(compare(*sides, n_permutations=99).p_value)
-        return np.array(found[::2]), np.array(found[1::2])
+        return np.reshape(found, (-1, len(pilots))).T
 
-    assert np.mean(p_values(1.0)[0] <= 0.05) <= 0.25
-    with_pilot, without = p_values(1.25)
+    assert np.mean(p_values(1.0, [True])[0] <= 0.05) <= 0.25
+    with_pilot, without = p_values(1.25, [True, False])
     assert (with_pilot <= 0.05).all()
     assert with_pilot.mean() < 0.6 * without.mean()
 
