@@ -55,6 +55,12 @@ _UNEXPLAINED = 30.0, 3e-4
 SUSPECT, WARNED_LOSS = 4.0, 1e-3
 _OUT_OF_RANGE = 10.0  # standard deviations of a component beyond which it has no rows
 _FAR_OUT = 30.0  # the same for components of data that the pilot rows are from
+# Distance of the mean of a mixture from that of the data in its standard deviations, and logarithm
+# of the ratio of their variances, from which users are warned; and so many deviations by chance
+_SHIFTED, _RESCALED, _CHANCES, _TINY = 0.05, 0.1, 1.5, 1e-300
+_MIN_COMPARED = 300  # effective rows from which moments are compared
+# Arguments that keep mixtures from having the moments of the data.
+_CONSTRAINING = frozenset({"bounds", "covariance", "model", "start"})
 _OF_OTHER_DATA = "Design a feature map for this data, which is unlike that of the pilot rows."
 _WITHOUT_PILOT = (
     "A feature map of design() knows where clusters are; one that is made without data finds them "
@@ -201,13 +207,17 @@ def warn_of_misfit(
         rows, masses = _rows(sketch, len(weights), pilot)
     else:
         if pilot is None and variances is not None and not regularized:
+            warned = False
             if not compared:
                 remedy = _remedy(sketch, len(weights), non_default_arguments)
-                _warn_of_cost(sketch, cost, noise_level, remedy)
+                warned = _warn_of_cost(sketch, cost, noise_level, remedy)
             elif cost > _EXPLAINED * noise_level:
                 _warn_of_few_rows(sketch)
+            mixture = weights, means, _diagonals(variances)
             remedy = _map_remedy(sketch)
-            _warn_of_range(sketch, weights, means, _diagonals(variances), _OUT_OF_RANGE, remedy)
+            warned |= _warn_of_range(sketch, *mixture, _OUT_OF_RANGE, remedy)
+            if not (warned or compared or _CONSTRAINING.intersection(non_default_arguments)):
+                _warn_of_moments(sketch, *mixture, remedy)
         return
     if variances is None:
         remedy = _remedy(sketch, len(weights), non_default_arguments, "centroids")
@@ -379,15 +389,17 @@ def _diagonals(covariances: Array) -> Array:
     return np.diagonal(covariances, axis1=1, axis2=2) if covariances.ndim == 3 else covariances
 
 
-def _warn_of_cost(sketch: Sketch, cost: float, noise_level: float, remedy: str) -> None:
+def _warn_of_cost(sketch: Sketch, cost: float, noise_level: float, remedy: str) -> bool:
     """Warn of a large cost, where there are neither rows nor a pilot to compare with."""
     energy = float(np.vdot(sketch.z, sketch.z).real)
-    if cost > _UNEXPLAINED[0] * noise_level and cost > _UNEXPLAINED[1] * energy:
+    large = cost > _UNEXPLAINED[0] * noise_level and cost > _UNEXPLAINED[1] * energy
+    if large:
         warn_user(
             f"the mixture leaves a cost of {cost / noise_level:.3g} noise levels, "
             f"{cost / energy:.2g} of the sketch: components are missing, for instance far from the "
             f"others, or the data is not such a mixture. {remedy} {_map_remedy(sketch)}"
         )
+    return large
 
 
 def _warn_of_range(
@@ -406,6 +418,39 @@ def _warn_of_range(
             f"every component: far rows or rare clusters are missing. {remedy}"
         )
     return bool(missed.any())
+
+
+def _warn_of_moments(
+    sketch: Sketch, weights: Array, means: Array, variances: Array, remedy: str
+) -> None:
+    """Warn of means and variances that are not those of the data, which a sketch holds exactly.
+
+    Maximum likelihood has the moments of the data, and so have good fits to a sketch: variances of
+    18 mixtures without a pilot differed by up to 2 %, those of fits that lost 6 to 30 nats by 20 %
+    or more.
+    """
+    spherical = variances.shape[1] > 1 and not np.ptp(variances, axis=1).any()
+    if spherical or sketch.effective_count < _MIN_COMPARED:
+        return
+    mean = weights @ means / weights.sum()
+    variance = weights @ (variances + (means - mean) ** 2) / weights.sum()
+    varies = sketch.variance > 0.0
+    known = np.where(varies, sketch.variance, 1.0)
+    by_chance = np.sqrt(2.0 / sketch.effective_count)
+    shifts = np.where(varies, np.abs(mean - sketch.mean) / np.sqrt(known), 0.0)
+    ratios = np.where(varies, np.abs(np.log(np.maximum(variance, _TINY) / known)), 0.0)
+    excess = np.maximum(
+        shifts / (_SHIFTED + _CHANCES * by_chance), ratios / (_RESCALED + _CHANCES * by_chance)
+    )
+    worst = int(excess.argmax())
+    if excess[worst] > 1.0:
+        warn_user(
+            f"the mixture has {mean[worst]:.4g} ± {np.sqrt(variance[worst]):.3g} in "
+            f"{feature_title(worst, sketch.feature_map.feature_names)}, where the data has "
+            f"{sketch.mean[worst]:.4g} ± {np.sqrt(sketch.variance[worst]):.3g}: components are "
+            "missing or do not fit, so that EM on rows may be far likelier. "
+            f"{remedy}"
+        )
 
 
 def _warn_of_mixture(

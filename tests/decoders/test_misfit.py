@@ -271,3 +271,27 @@ def test_values_that_rows_share_are_warned_of_without_rows(rng):
     assert any("smallest variance" in text and "sample=True" in text for text in messages)
     _, messages = caught(lambda: decode(sketch(x, feature_map), 5))
     assert not any("narrow" in text for text in messages)
+
+
+def test_moments_that_are_not_those_of_the_data_are_warned_of():
+    x = random_mixture(3, 2, seed=1).sample(20_000, seed=1)
+    found = partial_sketch(x, FeatureMap(2, 75, scale=1.0))
+    means, variances = np.tile(x.mean(axis=0), (2, 1)), np.tile(x.var(axis=0), (2, 1))
+    for factor, expected in ((1.0, 0), (0.8, 1), (1.3, 1)):
+        parts = np.full(2, 0.5), means, variances * [1.0, factor]
+        _, messages = caught(lambda parts=parts: warn_of_misfit(found, *parts, 0.0, 1.0))
+        told = [text for text in messages if "where the data has" in text]
+        assert len(told) == expected
+        assert all("feature 1" in text and f"{x[:, 1].std():.3g}" in text for text in told)
+    means[:, 0] += 0.2 * x[:, 0].std()
+    shifted = np.full(2, 0.5), means, variances
+    _, messages = caught(lambda: warn_of_misfit(found, *shifted, 0.0, 1.0))
+    assert any("feature 0" in text and f"{x[:, 0].mean():.4g}" in text for text in messages)
+
+
+@pytest.mark.parametrize("scale", [0.5, 1.0, 2.0])
+def test_moments_of_a_good_fit_are_those_of_the_data(scale):
+    x = random_mixture(3, 2, seed=1).sample(20_000, seed=1)
+    found = partial_sketch(x, FeatureMap(2, 75, scale=scale))
+    _, messages = caught(lambda: decode(found, 3))
+    assert not [text for text in messages if "where the data has" in text]
