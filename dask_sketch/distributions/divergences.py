@@ -47,6 +47,7 @@ _MAX_PARAMETERS = 1500  # of a mixture whose information matrix is estimated
 _SCORES, _MIN_SCORED = 2**22, 200  # scores of a mixture in memory, and pairs of draws at least
 _NUMBERS = 2**21  # scores of a block
 _NARROW = 1e-12  # deviation of a relative density that is none
+_RULED_BY_BIAS = 2.0  # standard errors of a bias of which users are warned
 _DOMINANT = 0.05  # share of the estimate that one pair of draws may have
 
 
@@ -559,6 +560,13 @@ def _from_rows(found: NeighborEstimate, kind: str, alpha: float, level: float) -
     reach *= math.hypot(found.standard_error, found.bias)
     center = found.value - found.bias
     low, high = np.clip([center - reach, center + reach], 0.0, largest)
+    if kind == "kl" and abs(found.bias) > _RULED_BY_BIAS * found.standard_error:
+        warn_user(
+            f"kind='kl' between rows: the bias is about {found.bias:.2g}, beyond the standard "
+            f"error of {found.standard_error:.2g}. Where densities differ much it decreases "
+            "slowly, and may be several times as large. Give more rows, or the mixtures that are "
+            "decoded from sketches of both."
+        )
     return Divergence(
         kind=kind,
         value=found.value,

@@ -295,3 +295,12 @@ def test_bad_distributions():
         divergence_matrix([P, P.sample(10)])
     with pytest.raises(InputError, match="1 elements"):
         divergence_matrix([P])
+
+
+def test_a_bias_beyond_the_error_of_kl_between_rows_is_warned_of() -> None:
+    first = GaussianMixture([1.0], [[0.0, 0.0]], [[1.0, 1.0]])
+    second = GaussianMixture([1.0], [[0.5, 1.0]], [[2.0, 0.5]])
+    rows = first.sample(2000, seed=0), second.sample(2000, seed=1)
+    with pytest.warns(UserWarning, match=r"kind='kl'.*-0\.\d+"):
+        found = divergence(*rows, "kl")
+    assert found.value < 1.2  # 1.3125
