@@ -164,10 +164,10 @@ def design(
     nan_policy
         Treatment of pilot samples with NaN or infinite values: ``"omit"`` leaves them out,
         ``"raise"`` stops; ``"available"``, for a sketch with that policy, treats the values as
-        missing, and draws them from a mixture fitted to the observed values. With two to four
-        features the default distribution is then ``"sparse-sums"``. Other rows are not checked
-        here, since only a few chunks are read; see :func:`dask_sketch.sketch`, whose default is
-        ``"raise"``.
+        missing, and draws them from a mixture fitted to the observed values. The default
+        distribution is then ``"sparse-sums"`` with three or four features, and
+        ``"gaussian-marginals"`` with two. Other rows are not checked here, since only a few chunks
+        are read; see :func:`dask_sketch.sketch`, whose default is ``"raise"``.
     normalize
         Whether the feature map is for the directions of the rows: each row is divided by its
         Euclidean length in the pass. With ``task="clustering"`` this is spherical k-means:
@@ -254,8 +254,9 @@ def design(
     if samples.categories is not None:
         build = partial(design_mixed, categories=samples.categories)
     elif nan_policy == "available" and distribution is None and task == "mixture":
-        # the default for mixtures would use all of these few features
-        distribution = "sparse-sums" if 1 < pilot.shape[1] <= FEW else None
+        # the default for mixtures would use all of these few features, and sums both of two
+        few = "gaussian-marginals" if pilot.shape[1] == 2 else "sparse-sums"
+        distribution = few if 1 < pilot.shape[1] <= FEW else None
     if samples.categories is None and np.isnan(pilot).any():
         pilot = filled_pilot(pilot, n_components, seed, samples.feature_names)
     return build(

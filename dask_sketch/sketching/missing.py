@@ -325,10 +325,13 @@ def require_sparse(feature_map: FeatureMap) -> None:
     full = white is not None and np.count_nonzero(white) > len(white)
     cause = "whitening='full'" if full else f"distribution={feature_map.distribution!r}"
     remedy = "Pass nan_policy='omit'."
-    if feature_map.n_features > 2:  # sparse frequencies use both of two features
+    if feature_map.n_features > 1:
+        # sparse sums use both of two features, and a sparse radius all of four
+        sparse = ["gaussian-marginals", "sparse-sums", "sparse-radius"]
+        names = sparse[: min(max(feature_map.n_features - 1, 1), 2) + (feature_map.n_features > 4)]
         remedy = (
-            "Design the feature map with distribution='sparse-sums' and without whitening='full', "
-            "or pass nan_policy='omit'."
+            f"Design the feature map with distribution={' or '.join(map(repr, names))} and without "
+            "whitening='full', or pass nan_policy='omit'."
         )
     raise InputError(
         f"nan_policy='available' with a feature map with {cause} of {feature_map.n_features} "

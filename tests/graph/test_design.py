@@ -379,3 +379,39 @@ def test_columns_of_a_feature_map_are_refused():
 def test_a_number_of_pilot_samples_is_an_integer(n_pilot):
     with pytest.raises(InputError, match="n_pilot="):
         ds.design(np.zeros((5, 2)), n_components=1, n_pilot=n_pilot)
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.3])
+def test_two_features_with_missing_values(fraction):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(4000, 2)) + np.where(rng.random((4000, 1)) < 0.3, 3.0, -3.0)
+    truth = x.mean(axis=0)
+    x[rng.random(x.shape) < fraction] = np.nan
+    fm = ds.design(x, n_components=2, nan_policy="available")
+    sketch = ds.sketch(x, fm, nan_policy="available")
+    model = ds.decode(sketch, 2)
+    means = np.asarray(model.means)
+    assert np.abs(np.asarray(model.weights) @ means - truth).max() < 0.2
+    assert np.abs(np.sort(means[:, 0]) - [-3.0, 3.0]).max() < 0.2
+    found = ds.SketchGaussianMixture(2, nan_policy="available", random_state=0).fit(x)
+    assert np.abs(np.sort(found.means_[:, 0]) - [-3.0, 3.0]).max() < 0.2
+
+
+@pytest.mark.parametrize(("d", "named"), [(2, 1), (3, 2), (4, 2), (5, 3)])
+def test_refused_maps_name_distributions_that_take_missing_values(d, named):
+    x = np.random.default_rng(0).normal(size=(500, d))
+    x[::3, 0] = np.nan
+    names = ("gaussian-marginals", "sparse-sums", "sparse-radius")
+    taken = []
+    for name in names:
+        fm = ds.FeatureMap(d, 200, scale=1.0, distribution=name)
+        try:
+            ds.sketch(x, fm, nan_policy="available")
+        except InputError:
+            continue
+        taken.append(name)
+    fm = ds.FeatureMap(d, 200, scale=1.0, distribution="gaussian")
+    with pytest.raises(InputError) as error:
+        ds.sketch(x, fm, nan_policy="available")
+    assert taken == list(names[:named])
+    assert [name for name in names if repr(name) in str(error.value)] == taken
