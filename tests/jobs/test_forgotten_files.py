@@ -9,6 +9,7 @@ import pytest
 from jobs.places import Place, days
 
 from dask_sketch.errors import PlanError
+from dask_sketch.jobs.results import digest_of
 
 Make = Callable[..., Place]
 
@@ -74,3 +75,31 @@ def test_forgotten_files_do_not_come_back_by_changes(
         place.write(limits, sources=source.format(name, 16 * rows))
         assert place.run().forgotten == (1 if rows == 500 else 2)
         assert place.ledger().total().identical(expected)
+
+
+def test_the_sketch_of_a_forgotten_file_leaves_the_total(make_place: Make) -> None:
+    pytest.importorskip("pyarrow")
+    place = make_place(1)
+    source = '[[sources]]\npath = "days"\nname = "{}"\n'
+    limits = "[limits]\nchanged = 1\ndeleted = 1\n"
+    place.write(limits, sources=source.format("days"))
+    days(place, 400, a=0, b=1)
+    place.run()
+    place.ledger().forget(["days/a.parquet"])
+    file = place.folder / "days/a.parquet"
+    kept = place.folder / "kept"
+    file.rename(kept)
+    # both its content and its source are others, so that it is not recognised
+    days(place, 200, a=2)
+    place.write(limits, sources=source.format("other"))
+    assert place.run().new == 2
+    assert sorted(place.ledger().entries) == ["other/a.parquet", "other/b.parquet"]
+    # the forgotten rows are back, where others have a sketch
+    kept.rename(file)
+    outcome = place.run()
+    assert (outcome.forgotten, outcome.deleted, outcome.changed) == (1, 0, 0)
+    ledger = place.ledger()
+    assert sorted(ledger.entries) == ["other/b.parquet"]
+    (only,) = (sketch for _, sketch in ledger.sketches(["other/b.parquet"]))
+    assert ledger.total(sample=False).count == 400
+    assert digest_of(ledger.total()) == digest_of(only)
