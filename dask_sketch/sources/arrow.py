@@ -145,7 +145,10 @@ def _parts(fragment: Any) -> list[Any]:
 
 
 def to_frame(table: Any, *, self_destruct: bool = False) -> pd.DataFrame:
-    """Convert an Arrow table to pandas, with decimals as float64 and missing booleans as such.
+    """Convert an Arrow table to pandas, with decimals as float64 and masks of missing values.
+
+    Booleans, and integers with missing values, have a mask: as float64, which pyarrow would make of
+    these integers, identifiers of 2**53 or more would be equal.
 
     Parameters
     ----------
@@ -158,12 +161,29 @@ def to_frame(table: Any, *, self_destruct: bool = False) -> pd.DataFrame:
     import pandas as pd
     import pyarrow as pa
 
+    table = _with_floats(table)
+    integers = {
+        field.name: (field.type, table.column(k).null_count)
+        for k, field in enumerate(table.schema)
+        if pa.types.is_integer(field.type)
+    }
+    masked = {kind for kind, n_missing in integers.values() if n_missing}
     # booleans with missing values would become Python objects
     kinds = {pa.bool_(): pd.BooleanDtype()}
-    frame: pd.DataFrame = _with_floats(table).to_pandas(
+    kinds |= {kind: _masked_type(str(kind)) for kind in masked}
+    frame: pd.DataFrame = table.to_pandas(
         types_mapper=kinds.get, split_blocks=True, self_destruct=self_destruct
     )
-    return frame
+    # the type of a column without missing values does not depend on other columns
+    complete = {name: str(kind) for name, (kind, n) in integers.items() if kind in masked and not n}
+    return frame.astype({name: kind for name, kind in complete.items() if name in frame})
+
+
+def _masked_type(name: str) -> Any:
+    """Type of pandas for integers with missing values, such as Int64 for int64."""
+    import pandas as pd
+
+    return pd.api.types.pandas_dtype(name.replace("int", "Int").replace("uI", "UI"))
 
 
 def empty_frame(schema: Any) -> pd.DataFrame:
@@ -173,10 +193,16 @@ def empty_frame(schema: Any) -> pd.DataFrame:
 
 
 def _with_floats(table: Any) -> Any:
-    """Convert the decimals of a table, and columns without any value, to float64."""
+    """Convert decimals, and columns without any value, to float64, and decode run-end encoding."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     for k, field in enumerate(table.schema):
-        if pa.types.is_decimal(field.type) or pa.types.is_null(field.type):
-            table = table.set_column(k, field.name, table.column(k).cast(pa.float64()))
+        column = table.column(k)
+        if pa.types.is_run_end_encoded(field.type):
+            column = pc.run_end_decode(column)
+        if pa.types.is_decimal(column.type) or pa.types.is_null(column.type):
+            column = column.cast(pa.float64())
+        if column.type != field.type:
+            table = table.set_column(k, field.name, column)
     return table

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from io import BytesIO
 from numbers import Real
 from typing import TYPE_CHECKING, Any
@@ -12,15 +13,17 @@ import numpy as np
 from dask_sketch.errors import ChunkError, InputError
 from dask_sketch.sources.dataframe import column_or_values, frame_samples
 from dask_sketch.sources.samples import Samples, target_bytes
+from dask_sketch.validation.categories import Categories, Levels
 from dask_sketch.validation.tables import first_few, require_columns, shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     import pandas as pd
 
 _END_OF_LINE = re.compile(rb"[\r\n]")
 _SURPLUS = "values beyond the names"
+_SAMPLE_ROWS = 10_000  # lines that decide how labels are written
 
 
 def csv_samples(
@@ -35,8 +38,10 @@ def csv_samples(
 ) -> Samples:
     """Make samples of CSV files, whose first line has the names of the columns.
 
-    Integers are read as float64, since later lines may have decimals or missing values, except
-    in columns of labels and of categories.
+    Integers are read as float64, since later lines may have decimals or missing values. Labels
+    are integers, real numbers or booleans if all in the first lines are written as Python writes
+    them, so that different text is never one label; otherwise, as ``007`` is, they are text. Later
+    labels must be written the same way. Cells of columns with stated levels are these levels.
 
     Parameters
     ----------
@@ -70,6 +75,8 @@ def csv_samples(
         "label": path,
         "exact": frozenset(exact),
     }
+    if exact:  # more lines, which decide how labels are written
+        options["sample_rows"] = _SAMPLE_ROWS
     read = make_reader(read_block, "read_csv", "CSV")
     frame = read(path, **options)
     _require_names(list(frame.columns), path)
@@ -78,7 +85,11 @@ def csv_samples(
     if columns is not None:
         require_columns(columns, list(frame.columns), path)
         options["usecols"] = list(dict.fromkeys(n for n in [*columns, weight, group] if n))
-    frame = read(path, expected={name: str(kind) for name, kind in frame.dtypes.items()}, **options)
+    expected = {name: str(kind) for name, kind in frame.dtypes.items()}
+    features = [name for name in frame.columns if name not in (weight, group)]
+    levels = _stated_levels(categories, features if columns is None else columns)
+    expected |= dict.fromkeys(levels, "object")
+    frame = read(path, expected=expected, levels=levels, **options)
     return frame_samples(
         frame, path, weight=weight, weights=weights, group=group, groups=groups, columns=columns,
         categories=categories,
@@ -91,6 +102,7 @@ def read_block(
     label: str,
     exact: frozenset[str] = frozenset(),
     expected: Mapping[str, str] | None = None,
+    levels: Mapping[str, Levels] | None = None,
     usecols: Any = None,
     **options: Any,
 ) -> pd.DataFrame:
@@ -103,9 +115,11 @@ def read_block(
     label
         Name of the file for messages.
     exact
-        Columns whose integers are not converted to float64.
+        Columns of labels and of levels.
     expected
         Types of all columns in the first lines of the first file.
+    levels
+        Levels of columns where they are stated.
     usecols
         Names of the columns to read; all by default.
     options
@@ -138,7 +152,10 @@ def read_block(
         # one more name: pandas would take the first of too many values as an index
         source = BytesIO(first + f',"{_SURPLUS}"'.encode() + text[len(first) :])
         chosen = names if usecols is None else list(usecols)
-        frame = pd.read_csv(source, usecols=[*chosen, _SURPLUS], **options)
+        levels = {} if levels is None else levels
+        as_text = [name for name in chosen if name in exact or name in levels]
+        texts = dict.fromkeys(as_text, str)
+        frame = pd.read_csv(source, usecols=[*chosen, _SURPLUS], dtype=texts, **options)
     except Exception as error:
         raise _unreadable(label, error) from error
     surplus = frame.pop(_SURPLUS)
@@ -148,12 +165,102 @@ def read_block(
             f"{label} could not be read: the row {row} has more values than the "
             f"{len(names)} names in the first line. Correct the file."
         )
-    for name, kind in frame.dtypes.items():
-        if name not in exact and pd.api.types.is_integer_dtype(kind):
+    for name in as_text:
+        if name in levels:
+            frame[name] = _as_levels(frame[name], levels[name], label)
+        else:
+            kind = None if expected is None else expected[name]
+            frame[name] = _as_labels(frame[name], kind, label)
+    for name, dtype in frame.dtypes.items():
+        if name not in as_text and pd.api.types.is_integer_dtype(dtype):
             frame[name] = frame[name].astype(np.float64)
     if expected is not None:
         _require_types(frame, expected, label)
     return frame[chosen]
+
+
+def _stated_levels(categories: Any, columns: Sequence[str]) -> dict[str, Levels]:
+    """Levels of columns, where they are stated."""
+    if isinstance(categories, Categories):
+        return {str(name): one for name, one in categories.of_columns(columns).items()}
+    if not isinstance(categories, dict):
+        return {}
+    return {name: tuple(one) for name, one in categories.items() if one is not None}
+
+
+def _as_levels(cells: pd.Series[Any], levels: Levels, label: str) -> Any:
+    """Cells that are equal to levels as numbers or booleans; text stays as it is."""
+    kinds = set(map(type, levels))
+    if str in kinds:
+        return cells
+
+    def level_of(cell: str) -> Any:
+        for kind in (int, float):
+            with suppress(ValueError):
+                return kind(cell)
+        return {"true": True, "false": False}.get(cell.strip().lower())
+
+    def is_level(cell: str) -> bool:
+        return level_of(cell) in levels
+
+    integers = "Int64" if max(levels) < 2**63 else "UInt64"
+    kind = "boolean" if kinds == {bool} else integers if kinds == {int} else "Float64"
+    expected = f"the levels {str(levels)[:80]}"
+    return _converted(cells, kind, level_of, is_level, expected, label)
+
+
+def _as_labels(cells: pd.Series[Any], kind: str | None, label: str) -> Any:
+    """Labels of a type that keeps different cells apart: that of the first lines, if it is given.
+
+    Real numbers such as 1 and 1.0 are the same label.
+    """
+    found = cells.dropna().unique()
+    for name, (convert, is_own) in _LABELS.items():
+        if name == kind or (kind is None and len(found) and all(map(is_own, found))):
+            return _converted(cells, name, convert, is_own, f"{name} in the first lines", label)
+    return cells
+
+
+def _converted(
+    cells: pd.Series[Any],
+    kind: str,
+    convert: Callable[[str], Any],
+    is_own: Callable[[str], bool],
+    expected: str,
+    label: str,
+) -> Any:
+    """Convert text to an array of pandas with a mask, each distinct cell once."""
+    import pandas as pd
+
+    codes, found = pd.factorize(cells)
+    wrong = [cell for cell in found if not is_own(cell)]
+    if wrong:
+        raise ChunkError(
+            f"{label} could not be read: column {str(cells.name)!r} has {expected}, and "
+            f"{str(wrong[0])[:50]!r} elsewhere. Correct the file; or, for labels, give "
+            f"dask.dataframe.read_csv(path, dtype={{{str(cells.name)!r}: str}}), which reads text."
+        )
+    return pd.array([convert(cell) for cell in found], dtype=kind).take(codes, allow_fill=True)
+
+
+def _is_integer(cell: str) -> bool:
+    with suppress(ValueError):
+        return str(int(cell)) == cell.strip() and -(2**63) <= int(cell) < 2**63
+    return False
+
+
+def _is_real(cell: str) -> bool:
+    with suppress(ValueError):
+        return repr(float(cell)) in (cell.strip(), f"{cell.strip()}.0")
+    return False
+
+
+# Types of labels: the conversion from text, and whether no other text is this label.
+_LABELS: dict[str, tuple[Callable[[str], Any], Callable[[str], bool]]] = {
+    "Int64": (int, _is_integer),
+    "Float64": (float, _is_real),
+    "boolean": ("True".__eq__, ("True", "False").__contains__),
+}
 
 
 def _unreadable(label: str, error: Exception) -> ChunkError:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dask_sketch.errors import InputError
+from dask_sketch.errors import ChunkError, InputError
 from dask_sketch.sources.array import array_samples, memory_samples
 from dask_sketch.sources.group_labels import Groups, Labelled, labels_of_series
 from dask_sketch.sources.samples import Samples
@@ -66,11 +66,15 @@ def frame_samples(
     dtype = _row_dtype(dtypes, chosen, levels)
     meta = np.empty((0, len(chosen)), dtype=dtype)
     if group is None:
-        blocks = frame[chosen].map_partitions(_to_rows, dtype, levels, meta=meta)
+        blocks = frame[chosen].map_partitions(
+            _rows_of_partition, chosen, dtype, levels, label, meta=meta
+        )
     else:
         # one function for both: two that take columns of one frame would each read it
         needed = list(dict.fromkeys([*chosen, group]))
-        blocks = frame[needed].map_partitions(_to_labelled, chosen, dtype, group, levels, meta=meta)
+        blocks = frame[needed].map_partitions(
+            _labelled_partition, chosen, dtype, levels, label, group, dtypes[group], meta=meta
+        )
         groups = Groups(group, in_blocks=True)
     return array_samples(
         blocks,
@@ -115,7 +119,8 @@ def pandas_samples(
     group, groups = column_or_values(groups, x.columns, "groups")
     names, levels = feature_columns(columns, x.dtypes, weight, label, group, categories)
     values = _to_rows(x[list(names)], _row_dtype(x.dtypes, names, levels), levels)
-    weights = weights if weight is None else x[weight]
+    if weight is not None:
+        weights = to_numpy(x[[weight]], common_dtype([x.dtypes[weight]]))[:, 0]
     samples = memory_samples(
         values,
         label,
@@ -139,6 +144,69 @@ def column_or_values(given: Any, available: Any, argument: str) -> tuple[str | N
     return given, None
 
 
+def require_index(given: Any, index: pd.Index[Any], argument: str) -> None:
+    """Raise if a Series of pandas has another index than the frame; it is matched by position.
+
+    Two numbered indexes of one step may differ in their first number: a slice of rows keeps its
+    numbers.
+
+    Parameters
+    ----------
+    given
+        Weights or labels; other values than a Series or a frame of pandas are not checked.
+    index
+        Index of the frame.
+    argument
+        Name of the argument.
+
+    Raises
+    ------
+    InputError
+        If the indexes differ.
+    """
+    import pandas as pd
+
+    if not isinstance(given, (pd.Series, pd.DataFrame)) or len(given) != len(index):
+        return  # other lengths have their own error
+    own = given.index
+    numbered = isinstance(own, pd.RangeIndex) and isinstance(index, pd.RangeIndex)
+    if own.equals(index) or (numbered and own.step == index.step):
+        return
+    raise InputError(
+        f"{argument} has another index than the DataFrame: give {argument}.reindex(x.index), or "
+        f"{argument}.to_numpy(), which is matched by position.",
+        parameter=argument,
+    )
+
+
+def require_divisions(given: Any, divisions: Sequence[Any], argument: str) -> None:
+    """Raise if a Dask Series has other divisions than the frame; partitions are matched in order.
+
+    Parameters
+    ----------
+    given
+        Weights or labels; other values than a Series of Dask are not checked.
+    divisions
+        Divisions of the frame.
+    argument
+        Name of the argument.
+
+    Raises
+    ------
+    InputError
+        If both have known divisions that differ.
+    """
+    own = getattr(given, "divisions", None)
+    if own is None or None in own or None in divisions or tuple(own) == tuple(divisions):
+        return
+    raise InputError(
+        f"{argument} has the divisions {str(own)[:80]}, and the DataFrame "
+        f"{str(tuple(divisions))[:80]}: give a Series of the same partitions, as by "
+        f"{argument}.repartition(divisions=x.divisions).",
+        parameter=argument,
+    )
+
+
 def _row_dtype(dtypes: Any, columns: Sequence[Any], levels: Mapping[Any, Levels]) -> np.dtype[Any]:
     """Type of rows of numbers and codes."""
     codes = [np.dtype(np.float32)] if levels else []
@@ -157,14 +225,42 @@ def _to_rows(
     return to_numpy(with_codes(frame, levels) if levels else frame, dtype)
 
 
-def _to_labelled(
+def _rows_of_partition(
     frame: pd.DataFrame,
-    columns: list[str],
+    columns: list[Any],
     dtype: np.dtype[Any],
-    group: str,
     levels: Mapping[Any, Levels],
+    label: str,
+) -> np.ndarray[Any, Any]:
+    return _to_rows(_chosen(frame, columns, label), dtype, levels)
+
+
+def _labelled_partition(
+    frame: pd.DataFrame,
+    columns: list[Any],
+    dtype: np.dtype[Any],
+    levels: Mapping[Any, Levels],
+    label: str,
+    group: Any,
+    announced: Any,
 ) -> Labelled:
-    return Labelled(_to_rows(frame[columns], dtype, levels), labels_of_series(frame[group]))
+    rows = _rows_of_partition(frame, columns, dtype, levels, label)
+    labels = _chosen(frame, [group], label)[group]
+    return Labelled(rows, labels_of_series(labels, announced))
+
+
+def _chosen(frame: pd.DataFrame, columns: list[Any], label: str) -> pd.DataFrame:
+    """Columns of a partition by name: Dask leaves it to others that they are those announced."""
+    found = list(frame.columns)
+    if found == columns:
+        return frame
+    wrong = [name for name in columns if found.count(name) != 1]
+    if wrong:
+        raise ChunkError(
+            f"a partition of {label} has the columns {found[:6]}: {wrong[:6]} of the others are "
+            "missing there, or not unique. Give all partitions columns of the same names."
+        )
+    return frame[columns]
 
 
 def feature_columns(

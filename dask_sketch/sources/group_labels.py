@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -126,7 +127,7 @@ def aligned_groups(
         lazy = da.from_array(column, chunks=chunks, inline_array=True, name=False)
         return Groups(dim, lazy, different, n_groups)
     if hasattr(given, "to_dask_array"):  # a Series
-        given = given.map_partitions(labels_of_series, meta=np.empty(0, dtype=object))
+        given = given.map_partitions(labels_of_series, given.dtype, meta=np.empty(0, dtype=object))
     if not isinstance(given, da.Array):
         raise InputError(
             f"groups of type {type(groups).__name__} cannot be matched to the rows of {label}: "
@@ -211,7 +212,9 @@ def _misaligned(found: tuple[Any, ...], rows: tuple[Any, ...], label: str) -> In
 
 def _expanded(values: Any, axes: tuple[int, ...]) -> NDArray[Any]:
     require_unmasked(values, "groups", "groups")  # before the conversion, which drops the mask
-    return np.expand_dims(np.asarray(values), axes)
+    masked = not isinstance(values, np.ndarray) and pd.isna(values).any()
+    # pandas would make real numbers of integers beside missing ones
+    return np.expand_dims(np.asarray(values, dtype=object if masked else None), axes)
 
 
 def sent_table(table: NDArray[Any]) -> Any:
@@ -265,11 +268,25 @@ def _look_up(codes: NDArray[Any], table: NDArray[Any], label: str) -> NDArray[An
     return table[codes]
 
 
-def labels_of_series(series: Any) -> Any:
+def labels_of_series(series: Any, announced: Any = None) -> Any:
     """Return the labels of one partition as a NumPy array, or as an array of pandas.
 
     Arrays of pandas keep categories, which makes encoding the labels cheap.
+
+    Parameters
+    ----------
+    series
+        Labels of the partition.
+    announced
+        Type of the labels of all partitions: integers that pandas made real numbers, because some
+        are missing in this partition, become integers again.
     """
+    kinds = pd.api.types
+    converted = kinds.is_integer_dtype(announced) and kinds.is_float_dtype(series.dtype)
+    # integers of 2**53 or more are rounded, which is an error of the labels
+    if converted and not series.abs().max() >= 2**53:
+        with suppress(TypeError, ValueError):  # decimals
+            series = series.astype("Int64")
     return series.to_numpy() if isinstance(series.dtype, np.dtype) else series.array
 
 

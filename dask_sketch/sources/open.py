@@ -32,7 +32,13 @@ from dask_sketch.sources.arrow import (
 )
 from dask_sketch.sources.bag import bag_samples
 from dask_sketch.sources.csv import csv_samples
-from dask_sketch.sources.dataframe import column_or_values, frame_samples, pandas_samples
+from dask_sketch.sources.dataframe import (
+    column_or_values,
+    frame_samples,
+    pandas_samples,
+    require_divisions,
+    require_index,
+)
 from dask_sketch.sources.parquet import SUFFIXES, is_glob, parquet_samples
 from dask_sketch.sources.samples import Samples
 from dask_sketch.sources.xarray import data_array_samples, dataset_samples
@@ -82,7 +88,9 @@ def open_samples(
         function does not.
     weights
         One weight for each sample: array-like, or the name of a column, variable, coordinate, array
-        of the group, or field of the records.
+        of the group, or field of the records. Arrays are matched by position. A Series of pandas
+        beside a DataFrame, and a DataArray beside xarray objects, must have the same index. The
+        partitions of a Dask Series are matched by position; known divisions must be the same.
     groups
         Label of the group of each sample, such as a speaker, a day or a file: integers, text, dates
         or booleans. Array-like (also a Series or a Dask array, whose chunks may differ from those
@@ -324,6 +332,8 @@ def _dask_frame_samples(x: Any, label: str, given: dict[str, Any], categories: A
     """Open a Dask DataFrame, whose columns may be weights and labels."""
     weight, weights = column_or_values(given.get("weights"), x.columns, "weights")
     group, groups = column_or_values(given.get("groups"), x.columns, "groups")
+    for name, series in (("weights", weights), ("groups", groups)):
+        require_divisions(series, x.divisions, name)
     return frame_samples(
         x, label, weight=weight, weights=weights, group=group, groups=groups,
         columns=given.get("columns"), categories=categories,
@@ -338,6 +348,8 @@ def _memory_samples(x: Any, given: dict[str, Any], categories: Any) -> Samples |
     tabular = ("weights", "groups", "columns", "chunk_size")
     if module == "pandas" and hasattr(x, "columns"):
         _require_effect(given, "a DataFrame", tabular)
+        for name in ("weights", "groups"):
+            require_index(given.get(name), x.index, name)
         return pandas_samples(x, **given, categories=categories)
     if isinstance(x, (np.ndarray, list, tuple)):
         _require_effect(given, "an array", ("weights", "groups", "chunk_size"))

@@ -17,6 +17,7 @@ from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.tables import first_few, names_of
 
 if TYPE_CHECKING:
+    import pandas as pd
     import xarray as xr
 
 # names of dimensions of features, also as a part, such as "input_channel"; those of DataArrays
@@ -41,6 +42,7 @@ def data_array_samples(
     weights: Any = None,
     groups: Any = None,
     among: Mapping[Any, xr.DataArray] | None = None,
+    indexes: Mapping[Any, pd.Index[Any]] | None = None,
 ) -> Samples:
     """Make samples of a DataArray: all dimensions except the features are samples.
 
@@ -60,11 +62,14 @@ def data_array_samples(
         coordinate.
     among
         Variables in which names are looked up; the coordinates by default.
+    indexes
+        Indexes of the dimensions, those of ``x`` by default.
 
     Raises
     ------
     InputError
-        If there is no such dimension, fewer than two, or no sign of which one the features have.
+        If there is no such dimension, fewer than two, or no sign of which one the features have; or
+        weights or labels have other indexes.
     """
     label = f"DataArray {x.name!r}" if x.name is not None else "the DataArray"
     if x.ndim < 2:
@@ -92,7 +97,7 @@ def data_array_samples(
         feature_names=names,
         lazy=x.chunks is not None,
     )
-    return _grouped(samples, groups, x.coords if among is None else among)
+    return _grouped(samples, groups, x.coords if among is None else among, indexes or x.indexes)
 
 
 def dataset_samples(
@@ -149,6 +154,7 @@ def dataset_samples(
             weights=weights,
             groups=groups,
             among=_variables(x),
+            indexes=x.indexes,
         )
     dims = x[names[0]].dims
     for name in names:
@@ -188,7 +194,7 @@ def dataset_samples(
         feature_names=names_of(names),
         lazy=any(x[name].chunks is not None for name in names),
     )
-    return _grouped(samples, groups, _variables(x))
+    return _grouped(samples, groups, _variables(x), x.indexes)
 
 
 def _require_features_last(x: xr.DataArray, label: str) -> None:
@@ -253,12 +259,32 @@ def _weights(weights: Any, x: xr.DataArray, leading: tuple[str, ...], label: str
                     f"as {label} has.",
                     parameter="weights",
                 )
+        _require_indexes(weights, x.indexes, label, "weights")
         # the same for all samples along the dimensions that the weights lack
         return weights.variable.set_dims(sizes).transpose(*leading).data
     return weights
 
 
-def _grouped(samples: Samples, groups: Any, among: Mapping[Any, xr.DataArray]) -> Samples:
+def _require_indexes(
+    given: xr.DataArray, indexes: Mapping[Any, pd.Index[Any]], label: str, argument: str
+) -> None:
+    """Refuse values that would be matched to samples of another index; indexes are in memory."""
+    for dim, index in given.indexes.items():
+        if dim in given.dims and dim in indexes and not index.equals(indexes[dim]):
+            raise InputError(
+                f"{argument} has another index along {dim!r} than {label}: align it, as by "
+                f"{argument}.reindex_like(x) or xarray.align; or give {argument}.drop_indexes("
+                f"{str(dim)!r}), which is matched by position.",
+                parameter=argument,
+            )
+
+
+def _grouped(
+    samples: Samples,
+    groups: Any,
+    among: Mapping[Any, xr.DataArray],
+    indexes: Mapping[Any, pd.Index[Any]],
+) -> Samples:
     """Add labels, which may lack some of the sample dimensions."""
     if groups is None:
         return samples
@@ -277,6 +303,7 @@ def _grouped(samples: Samples, groups: Any, among: Mapping[Any, xr.DataArray]) -
         groups = among[groups]
     axes = names = None
     if isinstance(groups, xr.DataArray):
+        _require_indexes(groups, indexes, samples.label, "groups")
         groups, names = _indexed(groups, leading, among, samples.label)
         dims = tuple(map(str, groups.dims))
         groups = groups.transpose(*sorted(dims, key=leading.index))

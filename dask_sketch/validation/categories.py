@@ -371,4 +371,7 @@ def _codes_of(column: pd.Series[Any], levels: Levels) -> NDArray[np.intp]:
 
     values = column.astype(object).to_numpy()
     known, found = (pd.Index(one, dtype=object) for one in (list(levels), values))
-    return np.asarray(known.get_indexer(found), dtype=np.intp)
+    codes = np.asarray(known.get_indexer(found), dtype=np.intp)
+    if pd.api.types.is_float_dtype(column.dtype):  # integers that may be rounded to a level
+        codes[(column.abs() >= 2**53).to_numpy(dtype=bool, na_value=False)] = -1
+    return codes

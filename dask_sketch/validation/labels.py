@@ -205,6 +205,12 @@ def _plain(labels: Labels, name: str) -> Labels:
     if kind in "iu":
         return labels.astype(np.int64, copy=False)
     if kind == "f":
+        if labels.dtype.itemsize == 8 and (np.isfinite(labels) & (np.abs(labels) >= 2**53)).any():
+            raise InputError(
+                f"groups of {name} hold real numbers of 2**53 or more, as which different integers "
+                "are equal: tables make real numbers of integers where some are missing. Give "
+                "integers with a mask, of the type Int64 of pandas, or strings."
+            )
         return labels.astype(np.float64) + 0.0  # no negative zero
     if kind not in _KINDS:
         raise InputError(f"groups of {name} are of type {labels.dtype}. {_OFFER}")

@@ -100,3 +100,53 @@ def test_all_files_have_the_names_of_the_first(tmp_path, first, size, columns):
     (tmp_path / "p1.csv").write_text(lines("4,5"))
     found = ds.sketch(str(tmp_path / "p*.csv"), MAP, columns=columns, chunk_size=size).compute()
     assert found.count == 6001
+
+
+@pytest.mark.parametrize(
+    ("cells", "labels"),
+    [
+        (["01", "1", "001"], ["001", "01", "1"]),
+        (["1e3", "1000", "1000.0"], ["1000", "1000.0", "1e3"]),
+        (["+1", "1"], ["+1", "1"]),
+        (["1.10", "1.1"], ["1.1", "1.10"]),
+        (["-3", "10", "2"], [-3, 2, 10]),
+        (["10.5", "2.0", "3"], [2.0, 3.0, 10.5]),
+        (["True", "False"], [False, True]),
+        (["18446744073709551615", "1"], ["1", "18446744073709551615"]),
+    ],
+)
+def test_different_text_is_never_one_label(tmp_path, cells, labels):
+    text = "a,b,g\n" + "".join(f"1,2,{cell}\n" for cell in [*cells, *cells])
+    groups = sketch(tmp_path / "x.csv", text, groups="g")
+    assert groups.labels.tolist() == labels
+    assert groups.count.tolist() == [2] * len(labels)
+
+
+@pytest.mark.parametrize("cell", ["01", "x", "1.0"])
+def test_later_labels_are_written_as_the_first(tmp_path, cell):
+    text = "a,b,g\n" + "1,2,1\n" * 50_000 + f"1,2,{cell}\n"
+    with pytest.raises(ChunkError, match=f"'g'.*'{cell}'.*str"):
+        sketch(tmp_path / "x.csv", text, groups="g")
+
+
+@pytest.mark.parametrize(
+    ("levels", "cells"),
+    [
+        (["01", "1"], ["01", "1"]),
+        ([0, 10], ["0", "10.0"]),
+        ([0.5, 1.0], ["0.50", "1"]),
+        ([False, True], ["False", "true"]),
+        (["a", "b"], ["a", "b"]),
+    ],
+)
+def test_cells_are_levels(tmp_path, levels, cells):
+    (tmp_path / "x.csv").write_text("a,b\n" + f"1,{cells[0]}\n2,{cells[1]}\n3,\n" * 2)
+    samples = ds.open_samples(str(tmp_path / "x.csv"), categories={"b": levels})
+    codes = np.asarray(samples.blocks.compute())[:, 1]
+    np.testing.assert_array_equal(codes, [0, 1, np.nan] * 2)
+
+
+def test_other_cells_than_levels_are_refused(tmp_path):
+    (tmp_path / "x.csv").write_text("a,b\n1,0\n2,7\n")
+    with pytest.raises(ChunkError, match="'b'.*'7'"):
+        ds.open_samples(str(tmp_path / "x.csv"), categories={"b": [0, 1]})

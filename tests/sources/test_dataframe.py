@@ -121,3 +121,65 @@ def test_columns_that_are_only_counted_have_no_names():
         feature_map = ds.design(given, n_components=1)
         assert feature_map.feature_names is None
         assert ds.sketch(given, feature_map).identical(ds.sketch(x, feature_map))
+
+
+def partitions(changed, frame=None):
+    """Two partitions, the second of which is changed, as if it had the columns of the first."""
+    frame = (
+        pd.DataFrame(X, columns=NAMES).assign(g=np.repeat([0, 1], 30)) if frame is None else frame
+    )
+    parts = [frame.iloc[:30], changed(frame.iloc[30:])]
+    return dd.from_map(lambda k: parts[k], range(2), meta=frame.iloc[:0])
+
+
+@pytest.mark.parametrize("columns", [None, NAMES])
+@pytest.mark.parametrize("groups", [None, "g"])
+def test_columns_of_partitions_are_taken_by_name(columns, groups):
+    lazy = partitions(lambda part: part[["c", "g", "b", "a"]])
+    if groups is None:
+        lazy = partitions(lambda part: part[["c", "b", "a"]], pd.DataFrame(X, columns=NAMES))
+    found = ds.sketch(lazy, FM, groups=groups, columns=columns).compute(scheduler="sync")
+    found = found.merged() if groups else found
+    assert found.same_sums(partial_sketch(X, FM))
+
+
+@pytest.mark.parametrize("columns", [None, NAMES])
+@pytest.mark.parametrize("renamed", [{"b": "d"}, {"b": "a"}])
+def test_partitions_without_a_column_are_refused(columns, renamed):
+    lazy = partitions(lambda part: part.rename(columns=renamed), pd.DataFrame(X, columns=NAMES))
+    with pytest.raises(ChunkError, match="'b'"):
+        ds.sketch(lazy, FM, columns=columns).compute(scheduler="sync")
+
+
+@pytest.mark.parametrize("argument", ["weights", "groups"])
+@pytest.mark.parametrize("labels", [range(60), [f"row {k}" for k in range(60)]])
+def test_series_of_another_index_are_refused(argument, labels):
+    table = pd.DataFrame(X, columns=NAMES, index=pd.Index(labels))
+    series = pd.Series(np.arange(60) % 4, index=table.index)
+    with pytest.raises(InputError, match=rf"{argument}.*reindex\(x.index\)"):
+        ds.open_samples(table, **{argument: series.iloc[::-1]})
+    expected = ds.sketch(table, FM, **{argument: series.to_numpy()})
+    for same in (series, series.iloc[::-1].reindex(table.index)):
+        found = ds.sketch(table, FM, **{argument: same})
+        if argument == "groups":
+            assert found.labels.tolist() == expected.labels.tolist()
+            assert all(found[k].identical(expected[k]) for k in expected.labels)
+        else:
+            assert found.identical(expected)
+
+
+def test_slices_of_numbered_rows_take_numbered_series():
+    table = pd.DataFrame(X, columns=NAMES)
+    weights = pd.Series(np.arange(30.0))
+    assert run(table[30:], weights).identical(run(X[30:], np.arange(30.0)))
+
+
+@pytest.mark.parametrize("argument", ["weights", "groups"])
+def test_dask_series_of_other_divisions_are_refused(argument):
+    table = pd.DataFrame(X, columns=NAMES)
+    lazy = dd.from_pandas(table, npartitions=3)
+    series = pd.Series(np.arange(60) % 4)
+    other = dd.from_pandas(series.set_axis(range(60, 120)), npartitions=3)
+    with pytest.raises(InputError, match=f"{argument} has the divisions"):
+        ds.open_samples(lazy, **{argument: other})
+    ds.open_samples(lazy, **{argument: dd.from_pandas(series, npartitions=3)})

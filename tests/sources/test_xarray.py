@@ -106,3 +106,24 @@ def test_weights_along_some_of_the_dimensions(lazy, dims):
     assert run(cube, weights).identical(expected)
     named = cube.assign_coords(w=weights)
     assert run(named, "w").identical(expected)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("dataset", [False, True])
+@pytest.mark.parametrize("argument", ["weights", "groups"])
+@pytest.mark.parametrize("order", [slice(None, None, -1), "shifted"])
+def test_values_of_another_index_are_refused(lazy, dataset, argument, order):
+    times = np.arange(20)
+    x = xr.DataArray(np.random.default_rng(0).normal(size=(20, 3)), dims=("t", "feature"),
+                     coords={"t": times, "feature": ["a", "b", "c"]})  # fmt: skip
+    beside = xr.DataArray(times % 2 + 1, dims="t", coords={"t": times})
+    other = beside.assign_coords(t=times + 5) if order == "shifted" else beside[order]
+    if lazy:
+        x, beside, other = (one.chunk({"t": 5}) for one in (x, beside, other))
+    x = x.to_dataset("feature") if dataset else x
+    with pytest.raises(InputError, match=f"{argument}.*'t'.*reindex_like"):
+        ds.open_samples(x, **{argument: other})
+    ds.open_samples(x, **{argument: beside})
+    ds.open_samples(x, **{argument: other.drop_indexes("t")})
+    if order != "shifted":
+        ds.open_samples(x, **{argument: other.reindex_like(x)})
