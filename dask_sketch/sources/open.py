@@ -387,7 +387,10 @@ def _path_samples(path: str, given: dict[str, Any], categories: Any) -> Samples:
         )
     if plain.endswith((*_NETCDF, ".csv", ".npy")):
         return _file_samples(path, plain.rpartition(".")[2], given, categories)
-    if not is_parquet(path, given.get("storage_options")):
+    found = _format_of(path, given.get("storage_options"))
+    if found == "csv":
+        return _file_samples(f"{path.rstrip('/')}/*.csv", "csv", given, categories)
+    if found == "zarr":
         if "columns" in given:
             raise InputError(
                 f"columns={given['columns']!r}: {path} is a Zarr store; name an array with array=."
@@ -451,19 +454,19 @@ def is_parquet(path: str, storage_options: dict[str, Any] | None = None) -> bool
     >>> is_parquet("part-0.parquet"), is_parquet("frames.zarr/")
     (True, False)
     """
+    return _format_of(path, storage_options) == "parquet"
+
+
+def _format_of(path: str, storage_options: dict[str, Any] | None) -> str:
+    """Format of a path: Parquet, also for other globs; CSV for a folder of such files; or Zarr."""
     plain = path.rstrip("/").lower()
     if plain.endswith((*SUFFIXES, ".zarr")):
-        return plain.endswith(SUFFIXES)
-    return _has_parquet(path, storage_options)
-
-
-def _has_parquet(path: str, storage_options: dict[str, Any] | None) -> bool:
-    """Whether a path without a known suffix is a glob, or a directory of Parquet files."""
+        return "parquet" if plain.endswith(SUFFIXES) else "zarr"
     try:
         fs, found = fsspec.core.url_to_fs(path, **(storage_options or {}))
         fs.invalidate_cache()
         if is_glob(fs, found):
-            return True
+            return "parquet"
         if not fs.exists(found):
             raise InputError(f"x={path!r} does not exist. Check the path.")
         names = [name.rsplit("/", 1)[-1] for name in fs.ls(found, detail=False)]
@@ -475,7 +478,8 @@ def _has_parquet(path: str, storage_options: dict[str, Any] | None) -> bool:
             "a URL also storage_options, and that the credentials are valid."
         ) from error
     if any(name in ("zarr.json", ".zarray", ".zgroup") for name in names):
-        return False
-    return any(name.lower().endswith(SUFFIXES) for name in names) or any(
-        "=" in name or fs.isdir(f"{found.rstrip('/')}/{name}") for name in names
-    )
+        return "zarr"
+    folders = (fs.isdir(f"{found.rstrip('/')}/{name}") for name in names if "=" not in name)
+    if any("=" in name or name.lower().endswith(SUFFIXES) for name in names) or any(folders):
+        return "parquet"
+    return "csv" if any(name.endswith(".csv") for name in names) else "zarr"

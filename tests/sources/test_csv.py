@@ -150,3 +150,12 @@ def test_other_cells_than_levels_are_refused(tmp_path):
     (tmp_path / "x.csv").write_text("a,b\n1,0\n2,7\n")
     with pytest.raises(ChunkError, match="'b'.*'7'"):
         ds.open_samples(str(tmp_path / "x.csv"), categories={"b": [0, 1]})
+
+
+def test_a_folder_of_files(tmp_path):
+    for k in (1, 2):
+        (tmp_path / f"p{k}.csv").write_text(f"a,b\n{k},2\n")
+    (tmp_path / "notes.txt").write_text("")
+    for path in (tmp_path, f"{tmp_path}/"):
+        found = ds.sketch(path, MAP, sample=False).compute()
+        assert found.same_sums(ds.sketch(np.array([[1.0, 2], [2, 2]]), MAP, sample=False))
