@@ -203,7 +203,8 @@ def _as_levels(cells: pd.Series[Any], levels: Levels, label: str) -> Any:
     def is_level(cell: str) -> bool:
         return level_of(cell) in levels
 
-    integers = "Int64" if max(levels) < 2**63 else "UInt64"
+    is_large = any(isinstance(level, int) and level >= 2**63 for level in levels)
+    integers = "UInt64" if is_large else "Int64"
     kind = "boolean" if kinds == {bool} else integers if kinds == {int} else "Float64"
     expected = f"the levels {str(levels)[:80]}"
     return _converted(cells, kind, level_of, is_level, expected, label)
@@ -223,7 +224,7 @@ def _as_labels(cells: pd.Series[Any], kind: str | None, label: str) -> Any:
 
 def _converted(
     cells: pd.Series[Any],
-    kind: str,
+    kind: Any,
     convert: Callable[[str], Any],
     is_own: Callable[[str], bool],
     expected: str,

@@ -169,8 +169,10 @@ def require_index(given: Any, index: pd.Index[Any], argument: str) -> None:
     if not isinstance(given, (pd.Series, pd.DataFrame)) or len(given) != len(index):
         return  # other lengths have their own error
     own = given.index
+    if own.equals(index):
+        return
     numbered = isinstance(own, pd.RangeIndex) and isinstance(index, pd.RangeIndex)
-    if own.equals(index) or (numbered and own.step == index.step):
+    if numbered and getattr(own, "step", 1) == getattr(index, "step", 1):
         return
     raise InputError(
         f"{argument} has another index than the DataFrame: give {argument}.reindex(x.index), or "
