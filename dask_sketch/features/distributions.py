@@ -371,6 +371,17 @@ def _sparse_sums(
     return combine(bases, n_frequencies)
 
 
+def least_with_marginals(n_features: int) -> int:
+    """Smallest number of frequencies of which "gaussian-marginals" has some of single features.
+
+    Parameters
+    ----------
+    n_features
+        Number of features, ``>= 2``.
+    """
+    return 4 * _FEW_MARGINALS * n_features
+
+
 def _keep_one_feature(normal: NDArray[np.float64]) -> None:
     """Leave one feature to the last of the rows, which get as long as the rows of all features."""
     m, d = normal.shape

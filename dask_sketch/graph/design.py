@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 
 from dask_sketch.errors import ChunkError, InputError
 from dask_sketch.features.design import (
+    default_n_frequencies,
     design_from_pilot,
     design_mixed,
     require_design_arguments,
 )
-from dask_sketch.features.distributions import FEW
+from dask_sketch.features.distributions import FEW, least_with_marginals
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.features.pilot import filled_pilot
 from dask_sketch.graph.compute import active_client, compute_together
@@ -49,6 +50,26 @@ def design(
     weights: Any = ...,
     **options: Any,
 ) -> MomentGrid: ...
+
+
+def _with_missing(
+    n_features: int,
+    n_frequencies: int | None,
+    n_components: int | None,
+    covariance_type: str | None,
+) -> tuple[str | None, int | None]:
+    """Distribution and number of frequencies for few features some of which are missing.
+
+    The default distribution for mixtures would use all of them, and sums both of two.
+    """
+    if not 1 < n_features <= FEW:
+        return None, n_frequencies
+    if n_features > 2:
+        return "sparse-sums", n_frequencies
+    if n_frequencies is None and n_components is not None:
+        needed = default_n_frequencies(2, n_components, covariance_type=covariance_type)
+        n_frequencies = max(needed, least_with_marginals(2))
+    return "gaussian-marginals", n_frequencies
 
 
 @overload
@@ -254,9 +275,9 @@ def design(
     if samples.categories is not None:
         build = partial(design_mixed, categories=samples.categories)
     elif nan_policy == "available" and distribution is None and task == "mixture":
-        # the default for mixtures would use all of these few features, and sums both of two
-        few = "gaussian-marginals" if pilot.shape[1] == 2 else "sparse-sums"
-        distribution = few if 1 < pilot.shape[1] <= FEW else None
+        distribution, n_frequencies = _with_missing(
+            pilot.shape[1], n_frequencies, n_components, kind
+        )
     if samples.categories is None and np.isnan(pilot).any():
         pilot = filled_pilot(pilot, n_components, seed, samples.feature_names)
     return build(

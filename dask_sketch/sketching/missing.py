@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from scipy.sparse.csgraph import depth_first_order, minimum_spanning_tree
 
 from dask_sketch.errors import InputError, MergeError
+from dask_sketch.features.distributions import least_with_marginals
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.features.kernels.fixed_point import FRACTION, WEIGHT_FRACTION, FixedPoint
 from dask_sketch.features.kernels.incomplete import pairs_of, used_features
@@ -329,9 +330,10 @@ def require_sparse(feature_map: FeatureMap) -> None:
         # sparse sums use both of two features, and a sparse radius all of four
         sparse = ["gaussian-marginals", "sparse-sums", "sparse-radius"]
         names = sparse[: min(max(feature_map.n_features - 1, 1), 2) + (feature_map.n_features > 4)]
+        least = least_with_marginals(feature_map.n_features)
         remedy = (
-            f"Design the feature map with distribution={' or '.join(map(repr, names))} and without "
-            "whitening='full', or pass nan_policy='omit'."
+            f"Design the feature map with distribution={' or '.join(map(repr, names))}, at least "
+            f"{least} frequencies and without whitening='full', or pass nan_policy='omit'."
         )
     raise InputError(
         f"nan_policy='available' with a feature map with {cause} of {feature_map.n_features} "
