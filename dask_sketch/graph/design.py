@@ -52,26 +52,6 @@ def design(
 ) -> MomentGrid: ...
 
 
-def _with_missing(
-    n_features: int,
-    n_frequencies: int | None,
-    n_components: int | None,
-    covariance_type: str | None,
-) -> tuple[str | None, int | None]:
-    """Distribution and number of frequencies for few features some of which are missing.
-
-    The default distribution for mixtures would use all of them, and sums both of two.
-    """
-    if not 1 < n_features <= FEW:
-        return None, n_frequencies
-    if n_features > 2:
-        return "sparse-sums", n_frequencies
-    if n_frequencies is None and n_components is not None:
-        needed = default_n_frequencies(2, n_components, covariance_type=covariance_type)
-        n_frequencies = max(needed, least_with_marginals(2))
-    return "gaussian-marginals", n_frequencies
-
-
 @overload
 def design(
     x: Any,
@@ -297,6 +277,26 @@ def design(
         covariance_type=kind,
         label=samples.label,
     )
+
+
+def _with_missing(
+    n_features: int,
+    n_frequencies: int | None,
+    n_components: int | None,
+    covariance_type: str | None,
+) -> tuple[str | None, int | None]:
+    """Distribution and number of frequencies for few features some of which are missing.
+
+    The default distribution for mixtures would use all of them, and sums both of two.
+    """
+    if not 1 < n_features <= FEW:
+        return None, n_frequencies
+    if n_features > 2:
+        return "sparse-sums", n_frequencies
+    if n_frequencies is None and n_components is not None:
+        needed = default_n_frequencies(2, n_components, covariance_type=covariance_type)
+        n_frequencies = max(needed, least_with_marginals(2))
+    return "gaussian-marginals", n_frequencies
 
 
 def _moment_grid(
