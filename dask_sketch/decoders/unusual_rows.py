@@ -184,7 +184,7 @@ def warn_of_shared_values(sketch: Sketch, mixture: PilotMixture) -> None:
     """Warn of pilot components of the smallest variance where no rows are kept.
 
     They are values that many rows share, such as zeros, or narrow clusters. Which of them have a
-    component, and how narrow it is, decides over many nats, and few pilot rows hardly show it.
+    component, and how narrow it is, decides over many nats; a few pilot rows hardly show it.
 
     Parameters
     ----------

@@ -284,7 +284,7 @@ class SketchGroup(FrozenDataclass, Storable):
     def mean(self) -> NDArray[np.float64]:
         """Mean of each group, shape (n_groups, n_features); NaN for a group without weight.
 
-        Of the observed values, if some are missing; NaN for a feature without any.
+        If values are missing, the mean of the observed ones; NaN for a feature without any.
         """
         return self.feature_map.center + self._average(self.first_quanta)
 

@@ -574,8 +574,8 @@ class Sketch(FrozenDataclass, Storable):
     def mean(self) -> NDArray[np.float64]:
         """Mean of the data, shape (n_features,).
 
-        Of the observed values, if some are missing; the center of the feature map for a feature
-        without any.
+        If values are missing, the mean of the observed ones; the center of the feature map for a
+        feature without any.
 
         Raises
         ------
