@@ -265,8 +265,10 @@ def test_of_many_that_come_at_once_one_gets_it(ledger, url):
     done.set()
     for thread in threads:
         thread.join()
+    assert len(got) == 1
     assert len(refused) == 7
-    assert "node-7" in got[0].broken
+    # the stale lock, or that of another thread that had broken it and then lost
+    assert "node-7" in got[0].broken or "could not be removed" in got[0].broken
 
 
 def test_a_store_that_cannot_be_written(local, world):
