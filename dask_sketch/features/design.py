@@ -50,7 +50,7 @@ _WEIGHTED = 2000
 _LEAST_SHARE = 0.4  # of the default number for covariance matrices, below which there are too few
 _UNLIKE = 30.0  # ratio of standard deviations from which features are not in one unit
 _HUGE = 1e150  # bound of values, and inverse bound of ranges: squares are float64 numbers
-_FEW_ROWS = 0.01  # weight below which components do not decide the scale of the others
+_FEW_ROWS = 0.01  # weight in all of the components that do not decide the scale of the others
 _MIXED = 0.1  # ratio of mean variances below which a likelier mixture is believed
 _COARSE = 0.01  # distance of neighbouring numbers of float64, in standard deviations of a feature
 
@@ -533,7 +533,9 @@ def _within(mixtures: Sequence[PilotMixture]) -> NDArray[np.float64]:
     """
     means = []
     for mixture in mixtures:
-        few = mixture.weights < _FEW_ROWS
+        order = np.argsort(mixture.weights, kind="stable")
+        few = np.empty(len(order), dtype=bool)
+        few[order] = np.cumsum(mixture.weights[order]) < _FEW_ROWS
         parts = mixture.weights[:, None] * mixture.variances
         rare, common = parts[few].sum(axis=0), parts[~few].sum(axis=0)
         means.append(np.where(rare > common, common, rare + common))

@@ -13,6 +13,7 @@ from dask_sketch.features.design import (
     require_design_arguments,
     whitening_matrix,
 )
+from dask_sketch.features.pilot import rough_mixture
 from dask_sketch.models import random_mixture
 
 GOOD = {
@@ -117,6 +118,17 @@ def test_few_rows_far_out_do_not_decide_the_scale(seed):
     wide = np.where(rng.random((5000, 1)) < 0.001, 1e4, 1.0)
     found = design_from_pilot(wide * rng.normal(size=(5000, 3)), n_components=3, seed=seed)
     np.testing.assert_allclose(found.mean_variances, 1.0, rtol=0.2)
+
+
+@pytest.mark.parametrize("n_components", [64, 150])
+def test_many_components_of_small_weight_decide_the_scale(n_components):
+    rng = np.random.default_rng(0)
+    rows = 100.0 * rng.normal(size=(n_components, 3))[rng.integers(n_components, size=6000)]
+    rows += rng.normal(size=rows.shape)
+    record = design_from_pilot(rows, n_components=n_components)
+    rough = rough_mixture(rows, n_components, 0)
+    expected = rough.weights @ rough.variances
+    np.testing.assert_allclose(record.mean_variances, expected, rtol=1e-3)
 
 
 @pytest.mark.parametrize("n_frequencies", [1, 2])
