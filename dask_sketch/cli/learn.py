@@ -28,6 +28,8 @@ from dask_sketch.cli.options import (
 from dask_sketch.display.text import describe
 from dask_sketch.errors import InputError
 
+# Columns of which files of predictions have one in their header.
+_HEADERS = ("prediction", "component 0")
 LEARNING = ("regression", "classification")
 
 
@@ -163,7 +165,8 @@ def predict(
     from dask_sketch.models.principal_components import PrincipalComponents
 
     options = opening["storage_options"]
-    refuse_existing_file(output, overwrite, options, model, data)
+    refuse_existing_file(output, overwrite, options, model, data,
+                         kind="a CSV file of predictions", marks=_HEADERS)  # fmt: skip
     fitted = open_any(model, storage_options=options)
     if level is not None and not isinstance(fitted, DistributionRegressor):
         raise InputError(
@@ -408,7 +411,7 @@ def _of_samples(
     with run.cluster():
         applied = [apply(fitted, method, run.path(data), **opening) for method in methods]
         found = [getattr(values, "data", values) for values in applied]  # without their labels
-        axes = found[0].ndim
+        axes = found[0].ndim - (methods == ["transform"])  # of the samples
         found = [x if axes == 1 else x.reshape((-1, *x.shape[axes:])) for x in found]
         for number in range(found[0].numblocks[0]):
             parts = [np.asarray(values.blocks[number].compute()) for values in found]

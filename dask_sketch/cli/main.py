@@ -229,7 +229,8 @@ def design(
     if task == PCA:
         refuse_existing(output, overwrite, options)
     else:
-        refuse_existing_file(output, overwrite, options, data)
+        refuse_existing_file(output, overwrite, options, data,
+                             kind="a feature map", marks=("dask-sketch/feature-map",))  # fmt: skip
     with run.cluster():
         feature_map: Any = make_map(
             run.path(data),
@@ -357,8 +358,15 @@ def merge(
     """
     from dask_sketch.cli.open import open_any
     from dask_sketch.sketching.merge import merge as add
+    from dask_sketch.storage.overwrite import local_path
 
     refuse_existing(output, overwrite, storage_options)
+    local = [(path, local_path(path)) for path in sketches]
+    places = [path.rstrip("/") if found is None else str(found.resolve()) for path, found in local]
+    for path, place in zip(sketches, places, strict=True):
+        if places.count(place) > 1:
+            raise InputError(f"{path} is given more than once, and its rows would count as often: "
+                             "give each sketch once.", parameter="sketches")  # fmt: skip
     found = [open_any(path, storage_options=storage_options) for path in sketches]
     result = add(found)
     result.to_zarr(output, overwrite=overwrite, storage_options=for_url(output, storage_options))

@@ -243,7 +243,7 @@ def input_options(function: Command) -> Command:
 
 
 def with_columns_of(owner: Any, opening: dict[str, Any], data: str) -> dict[str, Any]:
-    """Choose the columns of Parquet files by the names that a feature map or a model knows.
+    """Choose the columns of files by the names that a feature map or a model knows.
 
     Parameters
     ----------
@@ -254,10 +254,10 @@ def with_columns_of(owner: Any, opening: dict[str, Any], data: str) -> dict[str,
     data
         Path or URL of the samples.
     """
-    from dask_sketch.sources.open import is_parquet
+    from dask_sketch.sources.open import has_columns
 
     names = owner.feature_names
-    if names is None or opening["columns"] or not is_parquet(data, opening["storage_options"]):
+    if names is None or opening["columns"] or not has_columns(data, opening["storage_options"]):
         return opening
     return {**opening, "columns": list(names)}
 
@@ -434,7 +434,12 @@ def refuse_existing(path: str, overwrite: bool, storage_options: dict[str, Any] 
 
 
 def refuse_existing_file(
-    path: str, overwrite: bool, storage_options: dict[str, Any] | None, *inputs: str
+    path: str,
+    overwrite: bool,
+    storage_options: dict[str, Any] | None,
+    *inputs: str,
+    kind: str = "",
+    marks: Sequence[str] = (),
 ) -> None:
     """Check before a long run that a text file can be written.
 
@@ -448,6 +453,9 @@ def refuse_existing_file(
         Options of the file system of a URL.
     inputs
         Paths or URLs of what is read.
+    kind, marks
+        Kind of the local files that may be replaced, and texts of which such a file begins with
+        one; by default all files.
 
     Raises
     ------
@@ -456,7 +464,7 @@ def refuse_existing_file(
     """
     import fsspec
 
-    from dask_sketch.storage.overwrite import local_path
+    from dask_sketch.storage.overwrite import local_path, require_earlier_text
 
     output = local_path(path)
     for each in inputs:
@@ -474,6 +482,8 @@ def refuse_existing_file(
         raise ArtifactError(
             f"{path} exists: choose another path, or pass --overwrite.", parameter="overwrite"
         )
+    if output is not None and marks:
+        require_earlier_text(output, kind, marks)
 
 
 def refuse_existing_page(path: str, overwrite: bool) -> None:

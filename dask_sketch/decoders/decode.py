@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import Executor
+from dataclasses import replace
 from typing import Any, overload
 
 from numpy.typing import ArrayLike
@@ -165,10 +166,11 @@ def decode(
         - ``"cl-ompr"``: Algorithm 1 with replacement, the default for all other mixtures: for a
           feature map without pilot rows, or with pilot rows of very different data; for a private
           sketch; and with ``bounds``, ``covariance``, ``device`` or ``merge``. Time grows with
-          ``K**2``. Without a pilot, but with ``covariances`` of several scales, the search goes
-          from the widest scale to the narrowest, which finds clusters far apart. With at most 500
-          parameters and 2500 frequencies its fit is refined as by ``refine="efficient"``, and the
-          search is repeated as long as the overidentification statistic is too large.
+          ``K**2``. For maps of :meth:`FeatureMap.from_scales` the search goes from the widest scale
+          to the narrowest, which finds clusters far apart. By default, without a pilot and with at
+          most 500 parameters and 2500 frequencies, its fit is refined as by
+          ``refine="efficient"``, and the search is repeated as long as the overidentification
+          statistic is too large.
         - ``"cl-omp"``: Algorithm 1 without replacement, the default without ``n_components``.
         - ``"splitting"``: hierarchical splitting, Algorithm 2 of Keriven et al., for large ``K``
           and smooth densities.
@@ -327,6 +329,8 @@ def _decode_sketch(
     if not isinstance(n_components, (str, float)):  # which are refused below
         sketch = without_few_rows(sketch, n_components, options["covariance_type"])
     problem, method = check_problem(sketch, n_components, **options)
+    given = non_default_arguments(n_components, options)
+    problem = replace(problem, is_default=not given)
     if problem.n_components is not None and problem.model not in TRANSFORMS:
         warn_of_few_samples(sketch, problem.n_components, problem.count_parameters())
     n_threads = default_n_threads()
@@ -359,7 +363,7 @@ def _decode_sketch(
             return _wrapped(problem, solution, reporter.trace, time.perf_counter() - begun)
     warn_of_misfit(
         sketch, solution.weights, solution.means, solution.shapes, solution.cost,
-        solution.noise_level, non_default_arguments(n_components, options),
+        solution.noise_level, given,
         compared=solution.score is not None, regularized=solution.message.endswith(REGULARIZED),
     )  # fmt: skip
     return _wrapped(problem, solution, reporter.trace, time.perf_counter() - begun)

@@ -64,7 +64,7 @@ _CONSTRAINING = frozenset({"bounds", "covariance", "model", "start"})
 _OF_OTHER_DATA = "Design a feature map for this data, which is unlike that of the pilot rows."
 _WITHOUT_PILOT = (
     "A feature map of design() knows where clusters are; one that is made without data finds them "
-    "with covariances of several scales, such as 1, 16, 256 and 4096 times the smallest."
+    "with several scales: FeatureMap.from_scales(n_features, n_frequencies, smallest, largest)."
 )
 _POINTS = 10_000  # rows that a comparison uses at most
 _WIDE = 1e13  # ratio of variances beyond which rounding may make a matrix singular

@@ -40,6 +40,8 @@ class Problem:
         Components to start from, in place of a method.
     covariance_type
         Type of the covariances of ``model="gaussian"``, as in :class:`GaussianMixture`.
+    is_default
+        Whether the method is the default one, chosen by the sketch and the other arguments.
     """
 
     sketch: Sketch
@@ -58,6 +60,7 @@ class Problem:
     device: str | None = None
     covariance_type: str = "diag"
     shared_alpha: bool = False
+    is_default: bool = False
 
     @property
     def has_matrices(self) -> bool:

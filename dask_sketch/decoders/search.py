@@ -226,10 +226,11 @@ def conclude_search(
     if problem.merge:
         fit = merge_coincident(objective, fit)
     refined = None
-    if _has_scales(problem) and _is_affordable(problem):
+    if _is_refined(problem) and _is_affordable(problem):
         fit, refined = _refined_by_scales(problem, fit, threads, report)
-        shares = fit.weights / fit.weights.sum()
-        warn_of_small_components(problem.sketch, shares, problem.count_parameters())
+        if _has_scales(problem):
+            shares = fit.weights / fit.weights.sum()
+            warn_of_small_components(problem.sketch, shares, problem.count_parameters())
     elif problem.refine is not None:
         released = problem.objective(threads, _REFINED_FLOOR * problem.variance_floor)
         refined = refine_efficiently(released, fit, report)
@@ -258,6 +259,14 @@ def conclude_search(
         searched=searched,
         overidentification=None if refined is None else refined.test,
     )
+
+
+def _is_refined(problem: Problem) -> bool:
+    """Whether nothing but the sketch shows components, and the user leaves the method to us."""
+    sketch = problem.sketch
+    alone = sketch.feature_map.pilot is None and sketch.sample is None
+    is_search = problem.start is None and problem.n_components is not None
+    return _has_scales(problem) or (alone and is_search and problem.is_default)
 
 
 def _is_affordable(problem: Problem) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -29,6 +31,10 @@ from dask_sketch.validation.categories import Categories, stated_categories
 from dask_sketch.validation.choices import DISTRIBUTIONS
 from dask_sketch.validation.tables import shorten
 
+# Of maps of several scales: ratio of two scales at most, and fraction of the frequencies that
+# resolve the smallest components.
+_SCALE_STEP, _SMALLEST_SHARE = 4.0, 0.4
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FeatureMap:
@@ -48,7 +54,8 @@ class FeatureMap:
     scale
         Standard deviation of a typical component, in the units of the data; for the distributions
         ``"gaussian"`` and ``"clustering"``, the bandwidth of the kernel of the features. Give
-        either ``scale`` or ``covariances``.
+        either ``scale`` or ``covariances``. Clusters many ``scale`` apart are found by maps of
+        :func:`~dask_sketch.design`, or without data by :meth:`from_scales`.
     covariances
         Variances of the components that the distribution is adapted to: shape (n_features,), or
         (n_distributions, n_features) for a mixture of distributions (eq. 18).
@@ -357,6 +364,76 @@ class FeatureMap:
             "the feature maps have one specification but other frequencies (digests "
             f"{self.digest[:12]} and {other.digest[:12]}): they were drawn by different versions "
             "of NumPy. Use one version, or open the stored sketch that holds the frequencies."
+        )
+
+    @classmethod
+    def from_scales(
+        cls,
+        n_features: int,
+        n_frequencies: int,
+        smallest: ArrayLike,
+        largest: ArrayLike,
+        *,
+        seed: int = 0,
+        dtype: str = "float32",
+        feature_names: Sequence[str] | None = None,
+    ) -> FeatureMap:
+        """Make a map without data, for clusters at any distance.
+
+        Of the frequencies, 40 % resolve components of the smallest scale. The others are divided
+        among scales up to the largest one, each about four times the one before, by which
+        :func:`~dask_sketch.decode` finds the components from the widest scale to the narrowest.
+        Where rows are at hand, :func:`~dask_sketch.design` is better.
+
+        Parameters
+        ----------
+        n_features, n_frequencies
+            Numbers of features and of frequencies.
+        smallest
+            Standard deviation of the narrowest components, in the units of the data: a number, or
+            one for each feature, shape (n_features,).
+        largest
+            Greatest distance of two components, or more, in the same form.
+        seed
+            Seed of the random frequencies, ``>= 0``.
+        dtype
+            Precision of the features, ``"float32"`` or ``"float64"``.
+        feature_names
+            Names of the features, if the data has names.
+
+        Raises
+        ------
+        InputError
+            If a scale is no positive number, or ``largest`` is less than ``smallest``.
+
+        Examples
+        --------
+        >>> feature_map = FeatureMap.from_scales(2, 200, smallest=1.0, largest=50.0)
+        >>> np.sqrt(feature_map.distribution_variances[:, 0]).round(1).tolist()
+        [1.0, 3.7, 13.6, 50.0]
+        """
+        d = require_integer("n_features", n_features, 1)
+        low = specification.positive_scales("smallest", smallest, d)
+        high = specification.positive_scales("largest", largest, d)
+        if (high < low).any():
+            raise InputError(
+                f"smallest={smallest!r} and largest={largest!r}: give a largest distance of "
+                "components that is no less than the standard deviation of the narrowest one."
+            )
+        steps = math.ceil(np.log(high / low).max() / math.log(_SCALE_STEP) - 1e-9)
+        fractions = np.linspace(0.0, 1.0, steps + 1)[:, None]
+        scales = low * (high / low) ** fractions
+        shares = np.full(steps + 1, (1.0 - _SMALLEST_SHARE) / max(steps, 1))
+        shares[0] = _SMALLEST_SHARE
+        return cls(
+            d,
+            n_frequencies,
+            covariances=scales**2,
+            covariance_weights=shares,
+            distribution="sparse-radius",
+            seed=seed,
+            dtype=dtype,
+            feature_names=None if feature_names is None else tuple(feature_names),
         )
 
     @classmethod

@@ -93,6 +93,19 @@ def positive_scale(value: Any) -> float:
     return float(value)
 
 
+def positive_scales(name: str, value: Any, n_features: int) -> Array:
+    """Validate standard deviations: one for all features, or one for each."""
+    out = _numbers(name, value)
+    if out.shape not in ((), (n_features,)):
+        raise InputError(
+            f"{name} has shape {out.shape}; give one number, or {n_features} of them, one for each "
+            "feature."
+        )
+    if not ((out > 1e-150) & (out < 1e150)).all():
+        raise InputError(f"{name}={value!r}: give positive numbers, in the units of the data.")
+    return np.broadcast_to(out, n_features)
+
+
 def positive_variances(value: Any, n_features: int) -> Array:
     """Validate ``covariances``: variances of one distribution, or of several."""
     out = _numbers("covariances", value)

@@ -35,7 +35,7 @@ from dask_sketch.jobs.ledger.partition_rows import default_rows, identity_of
 from dask_sketch.jobs.ledger.partitions import partitions_of
 from dask_sketch.jobs.ledger.sums import Conventions, Sums, row_bytes
 from dask_sketch.sketching.missing import require_sparse
-from dask_sketch.sources.open import is_parquet, open_samples
+from dask_sketch.sources.open import has_columns, open_samples
 from dask_sketch.sources.samples import Samples, StoredFiles
 from dask_sketch.validation.choices import PCA
 
@@ -124,12 +124,12 @@ def columns_of(job: Job, table: DataTable, names: Sequence[str] | None) -> list[
     table
         Table of a source, or of the samples to score.
     names
-        Names of the features, None if there are none. Only Parquet files have columns.
+        Names of the features, None if there are none. Only Parquet and CSV files have columns.
     """
     if table.columns is not None or names is None:
         return table.columns
     options = job.options(table.storage_options, table.path)
-    return list(names) if is_parquet(job.resolve(table.path), options) else None
+    return list(names) if has_columns(job.resolve(table.path), options) else None
 
 
 def require_score(job: Job, sources: Sequence[OpenSource]) -> None:

@@ -84,9 +84,10 @@ def merge(sketches: Iterable[Part]) -> Part:
         raise MergeError("sketches=[]: give at least one sketch.")
     first = parts[0]
     for part in parts:
-        if not hasattr(part, "_add") or type(part) is not type(first):
+        if not (hasattr(first, "_add") and hasattr(part, "_add") and type(part) is type(first)):
+            kinds = dict.fromkeys(type(each).__name__ for each in parts)
             raise MergeError(
-                f"sketches holds objects of type {type(first).__name__} and {type(part).__name__}: "
+                f"sketches holds objects of type {' and '.join(kinds)}: "
                 "give only sketches, or only groups of sketches; call .compute() on lazy ones."
             )
         first.feature_map.require_same(part.feature_map)

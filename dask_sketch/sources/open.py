@@ -434,8 +434,8 @@ def _file_samples(path: str, kind: str, given: dict[str, Any], categories: Any) 
         ) from error
 
 
-def is_parquet(path: str, storage_options: dict[str, Any] | None = None) -> bool:
-    """Whether a path is read as Parquet files, which have named columns, not as a Zarr store.
+def has_columns(path: str, storage_options: dict[str, Any] | None = None) -> bool:
+    """Whether a path is read as Parquet or CSV files, which have named columns.
 
     Parameters
     ----------
@@ -451,10 +451,10 @@ def is_parquet(path: str, storage_options: dict[str, Any] | None = None) -> bool
 
     Examples
     --------
-    >>> is_parquet("part-0.parquet"), is_parquet("frames.zarr/")
+    >>> has_columns("part-0.parquet"), has_columns("frames.zarr/")
     (True, False)
     """
-    return _format_of(path, storage_options) == "parquet"
+    return _format_of(path, storage_options) in ("parquet", "csv")
 
 
 def _format_of(path: str, storage_options: dict[str, Any] | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -112,6 +113,37 @@ def require_writable_page(path: Path) -> None:
                 "Choose another path, or remove it."
             )
     _require_writable(path)
+
+
+def require_earlier_text(path: Path, kind: str, marks: Sequence[str]) -> None:
+    """Raise unless a text file may be written to ``path``, replacing an earlier one of its kind.
+
+    Parameters
+    ----------
+    path
+        Path of the file.
+    kind
+        Kind of the file, for the message.
+    marks
+        Texts of which an earlier file holds one in its first 4096 bytes.
+
+    Raises
+    ------
+    OccupiedError
+        If the path holds something else.
+    """
+    path = resolve_parents(path)
+    if not path.exists():
+        return
+    start = b"not a file\0"
+    if path.is_file():
+        with path.open("rb") as file:
+            start = file.read(4096)
+    if start and (b"\0" in start or not any(mark.encode() in start for mark in marks)):
+        raise OccupiedError(
+            f"path={str(path)!r} exists and is not {kind}, so it is not overwritten. Choose "
+            "another path, or remove it."
+        )
 
 
 def _require_local(path: Path, overwrite: bool) -> None:

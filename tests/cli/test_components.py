@@ -36,6 +36,27 @@ def test_components_and_coordinates(data: str, here: Path) -> None:
     assert answer("info", "c.zarr")["n_components"] == 1
 
 
+@pytest.mark.parametrize("kind", ["npy", "csv", "parquet"])
+def test_coordinates_of_several_components(here: Path, kind: str) -> None:
+    x = np.random.default_rng(3).normal(size=(300, 4)) * [4.0, 3.0, 2.0, 1.0]
+    frame = pd.DataFrame(x, columns=["a", "b", "c", "d"])
+    path = f"x.{kind}"
+    if kind == "npy":
+        np.save(path, x)
+    elif kind == "csv":
+        frame.to_csv(path, index=False)
+    else:
+        Path(path).mkdir()
+        frame[:100].to_parquet(f"{path}/part-0.parquet")
+        frame[100:].to_parquet(f"{path}/part-1.parquet")
+    answer("pca", path, "-k", 3, "-o", "c.zarr")
+    assert answer("predict", "c.zarr", path, "-o", "s.csv")["n_predictions"] == 300
+    found = pd.read_csv("s.csv")
+    assert list(found.columns) == ["component 0", "component 1", "component 2"]
+    expected = ds.open("c.zarr").transform(x)
+    np.testing.assert_allclose(found.to_numpy(), expected, atol=1e-9)
+
+
 def test_parts_are_added(data: str, here: Path) -> None:
     frame = pd.DataFrame(rows_of(data), columns=["a", "b"]).assign(text="x")
     frame[:2000].to_parquet("one.parquet")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -75,7 +76,8 @@ def test_the_covariance_type_sets_the_size(data: str, here: Path) -> None:
 
 def test_merge_adds(data: str, here: Path) -> None:
     answer("sketch", data, "-k", 2, "-o", "one.zarr")
-    merged = answer("merge", "one.zarr", "one.zarr", "-o", "both.zarr")
+    shutil.copytree("one.zarr", "two.zarr")
+    merged = answer("merge", "one.zarr", "two.zarr", "-o", "both.zarr")
     assert (merged["sketches"], merged["count"]) == (2, 12_000)
     assert ds.open("both.zarr").count == 12_000
 
@@ -151,7 +153,8 @@ def test_sketches_of_groups(here: Path) -> None:
     assert ds.open("ann.zarr").identical(found["ann"])
     assert answer("info", "groups.zarr")["count"] == 300
     assert "n_groups       3" in call("info", "groups.zarr").stdout
-    twice = answer("merge", "groups.zarr", "groups.zarr", "-o", "twice.zarr")
+    shutil.copytree("groups.zarr", "copy.zarr")
+    twice = answer("merge", "groups.zarr", "copy.zarr", "-o", "twice.zarr")
     assert (twice["n_groups"], twice["count"]) == (3, 600)
     assert "SketchGroup" in refusal(1, "merge", "groups.zarr", "ann.zarr", "-o", "none.zarr")
     for path, *named in (("groups.zarr", "--group", "ann"), ("ann.zarr",)):
@@ -207,6 +210,45 @@ def test_inputs_are_never_replaced(here: Path) -> None:
         message = refusal(1, "design", "x.csv", "-k", 1, "-o", output, "--overwrite")
         assert f"{output} is an input" in message
     assert (here / "x.csv").read_bytes() == before
+
+
+def test_files_of_other_kinds_are_never_replaced(data: str, here: Path) -> None:
+    answer("design", data, "-k", 2, "-o", "map.json")
+    answer("sketch", data, "--map", "map.json", "-o", "s.zarr")
+    answer("decode", "s.zarr", "-k", 2, "-o", "m.zarr")
+    np.save("y.npy", np.ones(3))
+    (here / "key.pem").write_text("-----BEGIN PRIVATE KEY-----")
+    for path in ("y.npy", "key.pem"):
+        before = Path(path).read_bytes()
+        for command in (["design", data, "-k", 2], ["predict", "m.zarr", data]):
+            assert f"{path}' exists" in refusal(1, *command, "-o", path, "--overwrite")
+        assert Path(path).read_bytes() == before
+    answer("predict", "m.zarr", data, "-o", "p.csv")
+    answer("predict", "m.zarr", data, "-o", "p.csv", "--overwrite")
+
+
+def test_sketches_are_added_once(data: str, here: Path) -> None:
+    answer("sketch", data, "-k", 2, "-o", "s.zarr")
+    for again in ("s.zarr", "./s.zarr/", f"{here}/s.zarr"):
+        message = refusal(1, "merge", "s.zarr", again, "-o", "t.zarr")
+        assert "given more than once" in message
+    assert not Path("t.zarr").exists()
+
+
+@pytest.mark.parametrize("path", ["x.csv", "x-*.csv", "x.parquet"])
+def test_columns_are_those_of_the_map(here: Path, path: str) -> None:
+    rows = np.random.default_rng(0).normal(size=(200, 2))
+    frame = pd.DataFrame(rows, columns=["a", "b"])
+    frame.to_csv("small.csv", index=False)
+    answer("design", "small.csv", "-k", 1, "-o", "map.json")
+    answer("sketch", "small.csv", "--map", "map.json", "-o", "s.zarr")
+    wide = frame.assign(text="u", other=1.0)[["text", "b", "other", "a"]]
+    if path.endswith(".parquet"):
+        wide.to_parquet(path)
+    else:
+        wide.to_csv(path.replace("*", "0"), index=False)
+    answer("sketch", path, "--map", "map.json", "-o", "t.zarr")
+    np.testing.assert_array_equal(ds.open("s.zarr").z, ds.open("t.zarr").z)
 
 
 def test_refused_by_the_plan(data: str, here: Path) -> None:

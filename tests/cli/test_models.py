@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -94,7 +95,8 @@ def test_refinement_gives_standard_errors(sketched: Path) -> None:
 
 def test_a_grown_sketch_starts_from_the_earlier_model(data: str, sketched: Path) -> None:
     answer("decode", "sketch.zarr", "-k", 2, "-o", "model.zarr")
-    answer("merge", "sketch.zarr", "sketch.zarr", "-o", "grown.zarr")
+    shutil.copytree("sketch.zarr", "other.zarr")
+    answer("merge", "sketch.zarr", "other.zarr", "-o", "grown.zarr")
     url = (sketched / "model.zarr").as_uri()
     for start in ("model.zarr", url):
         out = ("-o", "new.zarr", "--overwrite")

@@ -123,7 +123,7 @@ def test_weighted_samples():
 @thin_is_fine
 @pytest.mark.filterwarnings("ignore:the mixture leaves a cost")
 def test_bounds_hold_means_in(sketch, truth):
-    free = decode(sketch, 3)
+    free = decode(sketch, 3, method="cl-ompr")
     data = decode(sketch, 3, bounds="data")
     np.testing.assert_allclose(matched(data, free).means, free.means, atol=1e-2)
     box = np.array([[-0.5, -np.inf], [0.5, np.inf]])
@@ -139,7 +139,7 @@ def test_variance_floor(sketch, samples):
     mixture = decode(sketch, 3, variance_floor=0.5)  # of the scale, which is less than the data's
     assert mixture.covariances.min() == pytest.approx(0.5)
     wide = partial_sketch(samples, FeatureMap(2, 150, scale=10.0, seed=6, dtype="float64"))
-    mixture = decode(wide, 3, variance_floor=0.5)
+    mixture = decode(wide, 3, method="cl-ompr", variance_floor=0.5)
     assert (mixture.covariances >= 0.5 * samples.var(axis=0) * (1 - 1e-9)).all()
     assert mixture.decoding.variance_floor == 0.5
 

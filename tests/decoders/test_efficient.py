@@ -37,7 +37,8 @@ def log_divergences(n_features, n_components, seeds, n_frequencies, n_samples):
             n_features, n_frequencies, scale=1.0, seed=seed, distribution="sparse-radius"
         )
         sketch = partial_sketch(truth.sample(n_samples, seed=100 + seed), feature_map)
-        fits = [decode(sketch, n_components, refine=refine) for refine in (None, "efficient")]
+        arguments = ({"method": "cl-ompr"}, {"refine": "efficient"})
+        fits = [decode(sketch, n_components, **each) for each in arguments]
         out.append([np.log(symmetric_kl(truth, fit, 50_000)) for fit in fits])
     return np.array(out).mean(axis=0)
 

@@ -158,7 +158,7 @@ def test_far_rows_are_noticed_without_a_pilot():
     _, messages = caught(lambda: decode(found, 1, "cl-omp"))
     (message,) = [text for text in messages if "feature 3" in text]
     assert f"{found.maximum[3]:.4g}" in message
-    assert "covariances" in message
+    assert "from_scales" in message
 
 
 def test_a_map_without_a_pilot_has_nothing_to_compare_with():

@@ -30,7 +30,7 @@ TRUTH = random_mixture(3, 2, seed=5)
 MAP = FeatureMap(2, 150, scale=1.0)
 SKETCH = partial_sketch(TRUTH.sample(20_000, seed=2), MAP)
 HELDOUT = partial_sketch(TRUTH.sample(10_000, seed=3), MAP)
-MODEL = decode(SKETCH, 3)
+MODEL = decode(SKETCH, 3, method="cl-ompr")
 
 
 def names(model: GaussianMixture | Centroids, heldout: Sketch | None = None) -> list[str]:
@@ -154,7 +154,7 @@ def test_good_discrepancy_and_poor_likelihood(anisotropy: float, fires: bool, se
     x = truth.sample(100_000, seed=seed + 1)
     scale = float(np.sqrt(truth.covariances.mean()))
     sketch = partial_sketch(x, FeatureMap(6, 600, scale=scale, seed=seed))
-    model = decode(sketch, 5, variance_floor=1e-4)
+    model = decode(sketch, 5, variance_floor=1e-4, method="cl-ompr")
     found = diagnose(model, sketch)
     assert list(found.findings) == (["unresolved"] if fires else [])
     assert abs(found.misfit) < 4  # which the cost does not show

@@ -112,7 +112,7 @@ def test_expectations_are_what_repeated_draws_show() -> None:
 def test_at_the_minimum_nothing_is_left_to_reduce() -> None:
     truth = random_mixture(3, 2, seed=5)
     sketch = partial_sketch(truth.sample(20_000, seed=1), FeatureMap(2, 150, scale=1.0))
-    model = decode(sketch, 3)
+    model = decode(sketch, 3, method="cl-ompr")
     assert model.decoding is not None
     assert linearise(model, sketch).reducible < 0.05 * model.decoding.noise_level
     off = GaussianMixture(model.weights, model.means + 0.05, model.covariances)

@@ -241,6 +241,47 @@ def test_mean_variances():
     np.testing.assert_allclose(white.mean_variances, (inverse @ inverse.T).diagonal())
 
 
+def test_scales_without_data():
+    found = FeatureMap.from_scales(3, 40, 0.5, 40.0, seed=2)
+    scales = np.sqrt(found.distribution_variances)
+    ratios = scales[1:] / scales[:-1]
+    assert scales[0].tolist() == [0.5] * 3
+    np.testing.assert_allclose(scales[-1], 40.0)
+    assert (ratios <= 4.0).all()
+    np.testing.assert_allclose(ratios, ratios[0, 0])
+    assert found.covariance_weights[0] == 0.4
+    np.testing.assert_allclose(found.covariance_weights[1:], 0.6 / (len(scales) - 1))
+    assert found == FeatureMap.from_json(found.to_json())
+
+
+def test_scales_of_each_feature():
+    names = ["a", "b"]
+    found = FeatureMap.from_scales(2, 40, [1.0, 10.0], [64.0, 160.0], feature_names=names)
+    expected = [[1.0, 10.0], [4.0, 10.0 * 16 ** (1 / 3)], [16.0, 10.0 * 16 ** (2 / 3)]]
+    np.testing.assert_allclose(np.sqrt(found.distribution_variances[:3]), expected)
+    assert found.feature_names == ("a", "b")
+
+
+def test_one_scale_of_equal_bounds():
+    found = FeatureMap.from_scales(2, 40, 3.0, 3.0)
+    assert found.distribution_variances.tolist() == [[9.0, 9.0]]
+
+
+@pytest.mark.parametrize(
+    ("smallest", "largest", "name"),
+    [
+        (0.0, 1.0, "smallest=0.0"),
+        (1.0, np.nan, "largest=nan"),
+        (2.0, 1.0, "smallest=2.0 and largest=1.0"),
+        ([1.0, 2.0, 3.0], 9.0, r"smallest .*\(3,\)"),
+        ("one", 9.0, "smallest='one'"),
+    ],
+)
+def test_scales_that_are_none(smallest, largest, name):
+    with pytest.raises(InputError, match=name):
+        FeatureMap.from_scales(2, 40, smallest, largest)
+
+
 def test_texts(any_map):
     text = repr(any_map)
     assert "n_features=3" in text

@@ -98,23 +98,21 @@ def _lloyd_from_truth(truth: Clusters) -> Method:
     return Method(fit_lloyd, centroids=True, depends=False)
 
 
-def without_pilot(x: Array, n_components: int, seed: int) -> Any:
+def with_one_scale(x: Array, n_components: int, seed: int) -> Any:
     """Decode the sketch of a feature map that was made without data: its scale is given."""
     d = x.shape[1]
     feature_map = ds.FeatureMap(d, default_n_frequencies(d, n_components), scale=1.0, seed=seed)
     return ds.decode(sketch_alone(x, feature_map), n_components, seed=seed)
 
 
-SCALES, SHARES = np.array([1.0, 4.0, 16.0, 64.0]), (0.4, 0.2, 0.2, 0.2)
+LARGEST = 64.0  # scale of the map, less than the greatest distances of the clusters
 
 
-def with_scales(x: Array, n_components: int, seed: int) -> Any:
-    """The same with several scales, up to the distances of the clusters."""
+def without_pilot(x: Array, n_components: int, seed: int) -> Any:
+    """The same with several scales, as maps for data that nobody has seen are made."""
     d = x.shape[1]
-    feature_map = ds.FeatureMap(
-        d, default_n_frequencies(d, n_components), covariances=np.outer(SCALES**2, np.ones(d)),
-        covariance_weights=SHARES, distribution="sparse-radius", seed=seed,
-    )  # fmt: skip
+    m = default_n_frequencies(d, n_components)
+    feature_map = ds.FeatureMap.from_scales(d, m, smallest=1.0, largest=LARGEST, seed=seed)
     return ds.decode(sketch_alone(x, feature_map), n_components, seed=seed)
 
 
@@ -126,7 +124,7 @@ def methods_of(truth: Clusters) -> dict[str, Method]:
         "default": METHODS["default"],
         "sketch alone": METHODS["sketch alone"],
         "without pilot": Method(without_pilot),
-        "without pilot, several scales": Method(with_scales),
+        "without pilot, one scale": Method(with_one_scale),
         "centroids": METHODS["centroids"],
     }
 
