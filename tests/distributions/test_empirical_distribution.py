@@ -254,3 +254,15 @@ def test_errors_cover_in_19_of_20_cases():
             found[name].append(np.abs(estimate.value - truth) < 1.96 * estimate.standard_error)
     for name, covered in found.items():
         assert 0.88 < np.mean(covered) < 0.99, name
+
+
+def test_error_that_few_rows_decide() -> None:
+    feature_map = FeatureMap(2, 100, scale=1.0, seed=1)
+    outside = 0
+    for seed in range(60):
+        x = np.random.default_rng(seed).poisson(2.0, size=(10_000, 2)).astype(float)
+        rows = EmpiricalDistribution(partial_sketch(x, feature_map, sample=1000))
+        found = rows.covariance()
+        error = found.value[0, 1] - np.cov(x.T, ddof=0)[0, 1]
+        outside += abs(error) > 1.96 * found.standard_error[0, 1]
+    assert outside <= 6  # of a nominal 3; 8 with the plain sum of squares
