@@ -28,6 +28,7 @@ from dask_sketch.cli.options import (
 )
 from dask_sketch.decoders.names import METHODS, MODELS, REFINEMENTS
 from dask_sketch.display.text import describe
+from dask_sketch.validation.warn import warn_user
 
 
 @click.command(
@@ -219,9 +220,12 @@ def score(run: Run, data: str, model: str, opening: dict[str, Any]) -> None:
     For a mixture, the mean log-likelihood of a row, in nats; higher is better. For centroids, the
     mean squared distance of a row to the nearest one; lower is better.
 
+    Rows with missing values count by the density of their other values, and are warned of, since
+    they are not to be compared with complete rows.
+
     Compare models on the same rows only, and best on rows that they were not fitted to.
     """
-    from dask_sketch.graph.apply import apply
+    from dask_sketch.graph.apply import apply, count_missing
     from dask_sketch.graph.compute import compute_together
     from dask_sketch.models.centroids import Centroids
     from dask_sketch.models.open import open_model
@@ -234,14 +238,23 @@ def score(run: Run, data: str, model: str, opening: dict[str, Any]) -> None:
     else:
         method, name, unit = "score", "mean log-likelihood", "nats per row"
     with run.cluster() as client:
-        lazy = apply(fitted, method, run.path(data), **opening)
+        path = run.path(data)
+        both = [apply(fitted, method, path, **opening), count_missing(fitted, path, **opening)]
         begun = time.perf_counter()
-        result = float(compute_together([lazy], client, run.progress, method)[0])
+        found, (n_rows, incomplete, empty) = compute_together(both, client, run.progress, method)
         seconds = time.perf_counter() - begun
+    if incomplete:
+        warn_user(
+            f"{incomplete:,} of {n_rows:,} rows have missing values, {empty:,} of them no value at "
+            "all: they count by the density of their other values, which is larger. Compare with "
+            "scores of complete rows only where you leave such rows out."
+        )
+    result = float(found)
     key = "score" if method == "score" else "mean_squared_distance"
+    counts = {"n_samples": n_rows, "incomplete": incomplete}
     run.answer(
-        {key: result, "unit": unit, "seconds": seconds},
-        {name: f"{result:.6g} {unit}", "seconds": f"{seconds:.1f}"},
+        {key: result, "unit": unit, "seconds": seconds} | counts,
+        {name: f"{result:.6g} {unit}", "samples": f"{n_rows:,}", "seconds": f"{seconds:.1f}"},
     )
 
 

@@ -87,6 +87,48 @@ def apply(model: Any, method: str, x: Any, weights: Any = None, **options: Any) 
     return result if samples.lazy else result.compute(scheduler="threads")
 
 
+def count_missing(model: Any, x: Any, **options: Any) -> LazyResult:
+    """Count the rows that a mixture scores by fewer values than it has features.
+
+    Parameters
+    ----------
+    model
+        Mixture, whose features are read.
+    x, options
+        Samples, and further keyword arguments, as for :func:`apply`.
+
+    Returns
+    -------
+    counts
+        Lazy numbers of all rows, of those with missing values, and of those without any value.
+
+    Examples
+    --------
+    >>> from dask_sketch import GaussianMixture
+    >>> mixture = GaussianMixture([1.0], [[0.0, 0.0]], [[1.0, 1.0]])
+    >>> rows = da.array([[0.0, 1.0], [0.0, np.nan], [np.nan, np.nan]])
+    >>> count_missing(mixture, rows).compute()
+    (3, 2, 1)
+    """
+    options.setdefault("categories", getattr(model, "categories", None))
+    samples = open_samples(x, **options).named_like(model.feature_names, "the model")
+    return LazyResult(samples, Reduction("missing", _count_of_chunk, _add_counts, _counts))
+
+
+def _count_of_chunk(rows: Any, weights: Any, label: str) -> tuple[int, int, int]:
+    missing = np.isnan(np.asarray(rows, dtype=np.float64).reshape(-1, np.shape(rows)[-1]))
+    return len(missing), int(missing.any(axis=1).sum()), int(missing.all(axis=1).sum())
+
+
+def _add_counts(parts: list[tuple[int, int, int]]) -> tuple[int, int, int]:
+    rows, incomplete, empty = (sum(numbers) for numbers in zip(*parts, strict=True))
+    return rows, incomplete, empty
+
+
+def _counts(found: tuple[int, int, int] | None) -> tuple[int, int, int]:
+    return found or (0, 0, 0)
+
+
 def _lazy_result(model: Any, method: str, samples: Samples) -> Any:
     if method in _MEANS:
         return _mean(model, _MEANS[method], samples, _ratio)

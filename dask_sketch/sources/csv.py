@@ -61,8 +61,10 @@ def csv_samples(
     Raises
     ------
     InputError
-        If the first line has numbers in place of names, or the first lines cannot be read.
+        If the first line has numbers in place of names, no row follows, or the first lines cannot
+        be read.
     """
+    import pandas.api.types as kinds
     from dask.dataframe.io.csv import make_reader
 
     exact = {groups} if isinstance(groups, str) else set()
@@ -88,6 +90,9 @@ def csv_samples(
     expected = {name: str(kind) for name, kind in frame.dtypes.items()}
     features = [name for name in frame.columns if name not in (weight, group)]
     levels = _stated_levels(categories, features if columns is None else columns)
+    numeric = any(kinds.is_numeric_dtype(kind) for kind in frame.dtypes)
+    if not numeric and not len(frame.partitions[0]):  # as in the file of an empty night
+        raise InputError(f"x={path!r} has no rows under its first line: give files with rows.")
     expected |= dict.fromkeys(levels, "object")
     frame = read(path, expected=expected, levels=levels, **options)
     return frame_samples(

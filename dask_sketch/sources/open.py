@@ -428,8 +428,8 @@ def _file_samples(path: str, kind: str, given: dict[str, Any], categories: Any) 
         raise
     except Exception as error:  # libraries fail in many ways
         raise InputError(
-            f"x={path!r} could not be opened: {type(error).__name__}: {error}. Check the path, and "
-            "that the package for this format is installed.",
+            f"x={path!r} could not be opened: {type(error).__name__}: {error}. Check the path, "
+            "that the file is complete, and that the package for this format is installed.",
             parameter="x",
         ) from error
 

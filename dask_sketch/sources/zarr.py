@@ -429,6 +429,11 @@ def _open(store: Any, storage_options: dict[str, Any] | None, label: str, comple
         )
         return zarr.open(CompleteStore(found) if complete else found, path=path, mode="r")
     except Exception as error:  # file systems and damaged metadata fail in many ways
+        if isinstance(store, Path) and store.is_file() and store.suffix != ".zip":
+            raise InputError(
+                f"x={label!r} is a file of no known format: give a Zarr store, or a file that ends "
+                "in .parquet, .csv, .npy or .nc; decompress it first if it is compressed."
+            ) from error
         raise InputError(
             f"x={label!r} is not a Zarr store: {type(error).__name__}: {error}. Check the path; "
             "for a URL also storage_options, and that the credentials are valid."

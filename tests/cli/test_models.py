@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import shutil
 from pathlib import Path
@@ -224,3 +225,19 @@ def test_missing_values(here: Path) -> None:
     answer("design", "x.zarr", "-k", 4, "--nan-policy", "available", "-o", "map.json")
     answer("decode", "sketch.zarr", "-k", 2, "-o", "model.zarr")
     answer("diagnose", "model.zarr", "sketch.zarr")
+
+
+def test_score_counts_missing_values(here: Path) -> None:
+    mixture = ds.GaussianMixture([1.0], [[0.0, 0.0]], [[1.0, 1.0]])
+    mixture.to_zarr("m.zarr")
+    rows = np.random.default_rng(0).normal(size=(100, 2))
+    rows[:30, 1] = np.nan
+    rows[0] = np.nan
+    np.save("x.npy", rows)
+    result = call("score", "x.npy", "m.zarr", "--json")
+    found = json.loads(result.stdout)
+    assert (found["n_samples"], found["incomplete"]) == (100, 30)
+    assert found["score"] == pytest.approx(mixture.score(rows))
+    assert "30 of 100 rows have missing values, 1 of them no value" in result.stderr
+    np.save("y.npy", rows[30:])
+    assert call("score", "y.npy", "m.zarr").stderr == ""

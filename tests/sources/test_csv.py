@@ -1,11 +1,13 @@
 """CSV files: every value lands in the column that it belongs to."""
 
+import gzip
+
 import numpy as np
 import pandas as pd
 import pytest
 
 import dask_sketch as ds
-from dask_sketch import FeatureMap
+from dask_sketch import FeatureMap, open_samples
 from dask_sketch.errors import ChunkError, InputError
 
 MAP = FeatureMap(2, 20, scale=100.0)
@@ -159,3 +161,16 @@ def test_a_folder_of_files(tmp_path):
     for path in (tmp_path, f"{tmp_path}/"):
         found = ds.sketch(path, MAP, sample=False).compute()
         assert found.same_sums(ds.sketch(np.array([[1.0, 2], [2, 2]]), MAP, sample=False))
+
+
+def test_no_rows(tmp_path):
+    (tmp_path / "empty.csv").write_text("a,b\n")
+    with pytest.raises(InputError, match=r"empty\.csv' has no rows"):
+        open_samples(str(tmp_path / "empty.csv"))
+
+
+def test_file_of_no_known_format(tmp_path):
+    with gzip.open(tmp_path / "x.csv.gz", "wt") as file:
+        file.write("a,b\n1,2\n")
+    with pytest.raises(InputError, match=r"x\.csv\.gz' is a file of no known format"):
+        open_samples(str(tmp_path / "x.csv.gz"))
