@@ -227,6 +227,7 @@ def test_missing_values(here: Path) -> None:
     answer("diagnose", "model.zarr", "sketch.zarr")
 
 
+@pytest.mark.filterwarnings("default:30 of 100 rows")
 def test_score_counts_missing_values(here: Path) -> None:
     mixture = ds.GaussianMixture([1.0], [[0.0, 0.0]], [[1.0, 1.0]])
     mixture.to_zarr("m.zarr")
@@ -235,6 +236,7 @@ def test_score_counts_missing_values(here: Path) -> None:
     rows[0] = np.nan
     np.save("x.npy", rows)
     result = call("score", "x.npy", "m.zarr", "--json")
+    assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert (found["n_samples"], found["incomplete"]) == (100, 30)
     assert found["score"] == pytest.approx(mixture.score(rows))

@@ -172,5 +172,5 @@ def test_no_rows(tmp_path):
 def test_file_of_no_known_format(tmp_path):
     with gzip.open(tmp_path / "x.csv.gz", "wt") as file:
         file.write("a,b\n1,2\n")
-    with pytest.raises(InputError, match=r"x\.csv\.gz' is a file of no known format"):
+    with pytest.raises(InputError, match=r"x\.csv\.gz"):
         open_samples(str(tmp_path / "x.csv.gz"))

@@ -91,7 +91,7 @@ def experiments(
     if "far" in chosen:
         yield from far_cells(n_splits, 10_000 if quick else 100_000, quick=quick)
     if "coverage" in chosen:
-        yield from coverage_cells(10 if quick else 100)
+        yield from coverage_cells(40 if quick else 100)
 
 
 def report(records: list[Record]) -> str:
