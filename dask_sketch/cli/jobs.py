@@ -188,9 +188,9 @@ def forget(
     new ones. The data itself is not touched. Random rows of the partitions are removed too. A file
     that is renamed, moved or copied counts as another file, and is read.
     """
-    from dask_sketch.jobs.verify import open_job_ledger
+    from dask_sketch.jobs.verify import open_job_ledger, stale_after
 
-    with open_job_ledger(job, storage_options) as ledger:
+    with open_job_ledger(job, storage_options) as ledger, ledger.lock(stale_after(job)):
         before, forgotten = len(ledger.entries), len(ledger.forgotten)
         ledger.forget(keys, undo=undo)
         result = {

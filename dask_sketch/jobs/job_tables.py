@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from dask_sketch.decoders.names import AtomName, MethodName, RefinementName
+from dask_sketch.jobs.ledger.lock import STALE_AFTER
 from dask_sketch.jobs.permissions import require_permitted
 from dask_sketch.jobs.values import (
     Components,
@@ -481,7 +482,7 @@ class LimitsTable(Table):
     changed: Annotated[float, Field(ge=0, le=1)] = 0.5
     commit_partitions: Annotated[int, Field(ge=1, le=100_000)] = 256
     commit_seconds: Annotated[float, Field(ge=0.1, le=1e6)] = 60.0
-    stale_lock: Annotated[float, Field(ge=1, le=1e7)] = 3600.0
+    stale_lock: Annotated[float, Field(ge=1, le=1e7)] = STALE_AFTER
     bytes: Size | None = None
     omitted: Annotated[float, Field(ge=0, le=1)] = 0.5
     rows: Expected | None = None

@@ -14,6 +14,7 @@ from dask_sketch.display.text import fields_text, printable, text_table
 from dask_sketch.errors import ChunkError, LedgerError
 from dask_sketch.jobs.job_file import read_job
 from dask_sketch.jobs.ledger.ledger import Ledger, open_ledger
+from dask_sketch.jobs.ledger.lock import STALE_AFTER
 from dask_sketch.jobs.ledger.sums import Sums
 from dask_sketch.jobs.open import ledger_of, open_sources, sketches_of
 from dask_sketch.jobs.outcome import missing_text, noted_status
@@ -178,6 +179,17 @@ def open_job_ledger(path: str, storage_options: dict[str, Any] | None = None) ->
     with job.secrets.hidden():
         options = job.options(job.job.storage_options, job.job.ledger)
         yield open_ledger(job.resolve(job.job.ledger), storage_options=options)
+
+
+def stale_after(path: str) -> float:
+    """Seconds after which the lock of another host is broken, by a job file or by default.
+
+    Parameters
+    ----------
+    path
+        Path of a job file, if it ends in ``.toml``, else path or URL of a ledger.
+    """
+    return read_job(path).limits.stale_lock if path.lower().endswith(".toml") else STALE_AFTER
 
 
 def drift_settings(path: str) -> dict[str, Any]:

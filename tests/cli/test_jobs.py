@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable
+from dataclasses import asdict, replace
 
 import pytest
 import zarr
@@ -19,6 +20,8 @@ import dask_sketch as ds
 from dask_sketch.cli.jobs import ALARM, DAMAGED, INCOMPLETE, LOCKED, USAGE
 from dask_sketch.cli.main import cli
 from dask_sketch.cli.options import FAILED, REFUSED
+from dask_sketch.jobs.ledger.lock import NAME, Holder
+from dask_sketch.jobs.ledger.objects import group_metadata
 
 __all__ = ["make_place"]
 Make = Callable[..., Place]
@@ -145,6 +148,18 @@ def test_forget_and_undo(make_place: Make) -> None:
     assert "forgotten: data/[20:40]" in call("history", place.file).stdout
     (message,) = errors(FAILED, "forget", place.file, "data/[7:8]")
     assert "'data/[7:8]'" in message
+
+
+def test_forget_honours_the_lock_of_a_run(make_place: Make) -> None:
+    place = make_place(3)
+    call("run", place.file)
+    ledger = place.ledger()
+    holder = Holder.here()
+    late = replace(holder, host="node-7", machine="node-7 boot", heartbeat=time.time() - 900)
+    ledger.backend.replace(NAME, group_metadata(asdict(late)))
+    assert call("forget", place.file, "data/[0:20]").exit_code == LOCKED
+    place.write("[limits]\nstale_lock = 60\n")
+    assert answer("forget", place.file, "data/[0:20]")["erased"] == 1
 
 
 def test_a_wrong_job_file_is_wrong_usage(make_place: Make) -> None:

@@ -24,7 +24,7 @@ from dask_sketch.jobs.ledger.objects import ROOT, group_attributes, group_metada
 logger = logging.getLogger(__name__)
 FOLDER = "lock"
 NAME = f"{FOLDER}/{ROOT}"
-STALE_AFTER = 600.0  # seconds without a heartbeat
+STALE_AFTER = 3600.0  # seconds without a heartbeat; limits.stale_lock of a job file by default
 VISIBLE_AFTER = 1.0  # seconds until two processes that take over at once see which one was last
 _LIMIT = 64 * 2**10
 _MAX_TEXT = 512  # characters of a name

@@ -86,8 +86,15 @@ def choose_sides(
     for n in range(1, longest + 1):
         newest = window_keys(entries, records, n if window is None else window, "window")
         if reference is None:
-            rest = set(entries).difference(newest).__contains__
-            earlier = window_keys(entries, records, rest, "reference")
+            rest = set(entries).difference(newest)
+            if not rest:
+                remedy = "earlier runs too" if window is None else "a shorter window"
+                raise LedgerError(
+                    f"window={window!r} holds all {len(entries):,} partitions, and none is left to "
+                    f"compare with: give {remedy}.",
+                    parameter="window",
+                )
+            earlier = window_keys(entries, records, rest.__contains__, "reference")
         else:
             earlier = window_keys(entries, records, reference, "reference", newest)
         first, second = (_units(entries, keys, unit, max_units) for keys in (newest, earlier))

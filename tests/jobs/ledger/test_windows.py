@@ -157,6 +157,8 @@ def test_partitions_of_the_run_under_way_are_the_newest(tmp_path, feature_map):
     assert ledger.window("9 days").count == 12 * 40
     with pytest.raises(InputError, match=r"level=0\.05"):
         ledger.drift(strata="weekday")  # each run has another weekday
+    with pytest.raises(LedgerError, match=r"window='9 days' .* 12 partitions"):
+        ledger.drift("9 days")
     (change,) = ledger.change_points(unit="partition", n_permutations=99).points
     assert (change.label, change.position, change.date) == (2, 6, "2026-06-02")
     with pytest.raises(LedgerError, match="unit='night'"):
