@@ -30,11 +30,15 @@ from dask_sketch.sources.group_labels import Labelled
 from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import require_integer, require_number
 from dask_sketch.validation.threads import one_blas_thread
+from dask_sketch.validation.warn import warn_user
 
 Array = NDArray[np.float64]
 _BYTES = 2048  # of a draw: those of all statistics
 _RIDGES = (0.1, 0.01)  # of the whitened statistics, relative to the largest eigenvalue
 _MAX_BAND = 128  # frequencies of a band whose covariance is computed
+# Covariances inside of units are warned of with this skewness, or this ratio of it to the root of
+# their number, if less than this fraction of the units lies on one side of zero.
+_SKEWED, _SKEWED_OF_MANY, _FEW_UNITS = 1.5, 0.3, 0.25
 _TINY = 1e-300  # smallest eigenvalue to divide by
 _NAMES = ("both", "first", "second")
 _CONSTANT = 1e-9  # variance of a replaced column, relative to its variance in the rows
@@ -277,6 +281,7 @@ def compare_columns(
     with one_blas_thread():
         share = both.total_weight / both.total_weight.sum()
         parts = _parts(both, first, second, share, codes)
+        _warn_of_skewness(parts, both.dim)
         draws = parts.draws(n_permutations, seed)
         variance = share @ (both.variance + (both.mean - share @ both.mean) ** 2)
         found: list[Array] = []
@@ -313,6 +318,29 @@ def _smallest_p_value(n: int, n_permutations: int, level: float, dim: str) -> fl
             parameter="level",
         )
     return smallest
+
+
+def _warn_of_skewness(parts: _Parts, dim: str) -> None:
+    """Warn of covariances inside of the units that are not symmetric about zero.
+
+    The random signs suppose that they are. They are not where a unit rarely has a row with rare
+    values in both sets: of 20 units of 50 rows, in which two binary columns are one in 5 %, 9 % had
+    a p-value of at most 5 %, and 8 % one of at most 1 %.
+    """
+    within, between = halves(parts.within), parts.first * parts.second
+    scores = within @ np.linalg.svd(within, full_matrices=False)[2][0]
+    squared = float(np.mean(scores**2))
+    if squared == 0.0 or np.sum(within**2) < np.sum(np.abs(between) ** 2):
+        return
+    n, side = len(within), float(np.mean(scores > 0.0))
+    skewness = abs(float(np.mean(scores**3))) / squared**1.5
+    most = max(_SKEWED, _SKEWED_OF_MANY * math.sqrt(n))
+    if skewness > most and min(side, 1.0 - side) < _FEW_UNITS:
+        warn_user(
+            f"the covariances inside of the {n:,} units ({dim}) have skewness {skewness:.2g}, as "
+            "those of rare values or of few rows have: p-values may be too small, above all "
+            "those under 1 %. Take units of more rows."
+        )
 
 
 def _same_units(*groups: SketchGroup, strata: Any) -> tuple[list[SketchGroup], NDArray[np.intp]]:

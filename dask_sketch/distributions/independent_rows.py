@@ -38,6 +38,8 @@ _MIN_ROWS = 200
 _NUMBERS = 2**25  # features of these rows in memory at once
 _MANY = 100.0  # draws of a row, the number of which is nearly normal
 _COPIES = 4  # of the coefficients and of the simulated features of a draw
+_FEW_ROWS = 20  # effective rows from which the variance along a direction is known
+_UNSEEN_ROWS = 4.0  # rows whose variance a direction has at least that fewer rows tell of
 _ROUNDING = 1e-13  # difference, relative to the values, that is rounding
 
 
@@ -316,9 +318,30 @@ def _statistics(
                 others[:, band].T @ others[:, band] + np.diag(differences.variance(band))
             )
             values, squares = np.maximum(values, 0.0), (simulated @ basis) ** 2
+            values = _known_variances(values, others[:, band] @ basis)
             if values[-1] > 0.0:
                 statistics += [squares @ (1.0 / (values + r * values[-1])) for r in _RIDGES]
     return np.array(statistics)
+
+
+def _known_variances(values: Array, scores: Array) -> Array:
+    """Variances along directions, no less than that of a few rows where few rows tell them.
+
+    Two rare flags may never meet in the random rows, but do in the sketches: along such a direction
+    a small variance would make any difference by chance a large one.
+
+    Parameters
+    ----------
+    values
+        Variances, shape (n_directions,).
+    scores
+        Coordinates of the random rows, times roots of their masses, shape (n_rows, n_directions).
+    """
+    squares = scores**2
+    largest = float(np.max(squares.sum(axis=1)))  # of one row
+    totals, fourth = squares.sum(axis=0), (squares**2).sum(axis=0)
+    few = totals**2 < _FEW_ROWS * fourth + (_ROUNDING * largest) ** 2
+    return np.where(few, np.maximum(values, _UNSEEN_ROWS * largest), values)
 
 
 @dataclass(frozen=True, eq=False)

@@ -85,6 +85,7 @@ def test_columns_of_opened_samples_with_weights_and_labels(tmp_path):
         split_columns(open_samples(np.ones((4, 3))), [0], MAP)
 
 
+@pytest.mark.filterwarnings("default:the covariances inside of the 20 units")  # they depend
 def test_columns_that_depend_on_the_stratum_are_independent_within_it():
     x = frames(np.random.default_rng(5), offsets=0.2)
     weekday = np.arange(UNITS) % 2
@@ -150,6 +151,7 @@ def test_bad_arguments():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("default:the covariances inside of the 12 units")  # in few draws
 @pytest.mark.parametrize("offsets", [0.0, 1.0])
 def test_level(offsets):
     rng = np.random.default_rng(0)
@@ -161,3 +163,14 @@ def test_level(offsets):
     )
     assert 0.02 <= np.mean(p <= 0.05) <= 0.08
     assert 0.06 <= np.mean(p <= 0.1) <= 0.14
+
+
+def test_skewed_covariances_are_warned_of() -> None:
+    feature_map = FeatureMap(2, 50, scale=1.0, distribution="gaussian")
+    units = np.arange(1000) % 20
+    rows = (np.random.default_rng(5).random((1000, 2)) < 0.05).astype(float)
+    rows[rows[:, 0] == 1.0, 1] = 0.0  # no row has both rare values, as by chance in 1 of 12 draws
+    parts = [rows, *split_columns(rows, [0], feature_map)]
+    groups = [partial_sketch(x, feature_map, groups=units) for x in parts]
+    with pytest.warns(UserWarning, match="20 units"):
+        compare_columns(*groups, n_permutations=99)
