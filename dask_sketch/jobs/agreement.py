@@ -17,6 +17,7 @@ from dask_sketch.jobs.ledger.objects import OtherSchema
 from dask_sketch.jobs.ledger.sums import Conventions, arithmetic_digest
 from dask_sketch.sketching.missing import require_sparse
 from dask_sketch.sketching.moment_grid import MomentGrid
+from dask_sketch.sources.samples import StoredChunks, StoredFiles
 from dask_sketch.storage.overwrite import local_path, require_writable_folder
 from dask_sketch.validation.choices import PCA
 
@@ -322,3 +323,40 @@ def _other_design(job: Job, key: str, wanted: object, has: object) -> JobError:
         "the earlier setting; or give another path as job.ledger, and the next run designs a new "
         "feature map and reads all data.",
     )  # fmt: skip
+
+
+def require_other_data(job: Job, sources: Sequence[tuple[str, Any]]) -> None:
+    """Raise if two sources read the same columns of a file, or the same array of a store.
+
+    Parameters
+    ----------
+    job
+        Job of the sources.
+    sources
+        Name of each source, and origin of its samples.
+
+    Raises
+    ------
+    JobError
+        If rows would count twice; the message names the file or store, and both sources.
+    """
+    known: list[tuple[Any, set[str], str]] = []
+    for i, (name, origin) in enumerate(sources if len(sources) > 1 else ()):
+        if isinstance(origin, StoredFiles):
+            kind = (origin.fs.unstrip_protocol(""), origin.columns)
+            places = {part.path for part in origin.parts}
+        elif isinstance(origin, StoredChunks) and origin.store is not None:
+            store = origin.store.resolve() if isinstance(origin.store, Path) else origin.store
+            kind, places = ("array", (origin.arrays[0].path,)), {str(store)}
+        else:
+            continue
+        for other_kind, others, other in known:
+            twice = min(places & others, default=None) if kind == other_kind else None
+            if twice is not None:
+                raise _wrong(
+                    job,
+                    f"sources[{i}].path",
+                    f"{twice} is read by the source {other!r}, too, and would count twice: leave "
+                    "one of them out",
+                )
+        known.append((kind, places, name))

@@ -24,6 +24,7 @@ from dask_sketch.jobs.agreement import (
     ledger_path,
     map_file,
     require_features,
+    require_other_data,
     require_same_settings,
     require_vacant_ledger,
     settings_of,
@@ -110,6 +111,7 @@ def open_sources(job: Job, ledger: Ledger | None = None) -> list[OpenSource]:
         with settings_of(job, f"sources[{i}]", table, known or ()):
             found.append(open_source(job, full))
     samples = [source.samples for source in found]
+    require_other_data(job, [(source.table.name, source.samples.origin) for source in found])
     require_features(job, feature_map, samples, from_ledger=ledger is not None)
     return found
 

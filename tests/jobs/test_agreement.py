@@ -155,6 +155,37 @@ def test_sources_of_different_features(make_place: Make) -> None:
         plan_job(place.file)
 
 
+@pytest.mark.parametrize(
+    ("path", "again", "columns"),
+    [
+        ("x.zarr", "./x.zarr/", ""),
+        ("days", "days/*.parquet", ""),
+        ("days", "days/1.parquet", 'columns = ["a", "b"]\n'),
+    ],
+)
+def test_data_of_another_source(make_place: Make, path: str, again: str, columns: str) -> None:
+    place = make_place(2)
+    (place.folder / "days").mkdir()
+    for day in range(2):
+        frame = pd.DataFrame(np.zeros((5, 2), "f4"), columns=["a", "b"])
+        frame.to_parquet(place.folder / f"days/{day}.parquet")
+    more = f'[[sources]]\nname = "again"\npath = "{again}"\n'
+    place.write(sources=f'[[sources]]\npath = "{path}"\n{columns}{more}{columns}')
+    with pytest.raises(JobError, match=r"sources\[1\]\.path: .*(x\.zarr|\.parquet) .*'data'"):
+        plan_job(place.file)
+
+
+def test_other_columns_of_the_files_of_a_source(make_place: Make) -> None:
+    place = make_place(2)
+    (place.folder / "days").mkdir()
+    frame = pd.DataFrame(np.zeros((5, 4), "f4"), columns=["a", "b", "c", "d"])
+    frame.to_parquet(place.folder / "days/0.parquet")
+    left = '[[sources]]\npath = "days"\ncolumns = ["a", "b"]\n'
+    right = '[[sources]]\nname = "right"\npath = "days/*.parquet"\ncolumns = ["c", "d"]\n'
+    place.write(sources=left + right)
+    assert plan_job(place.file).n_samples == 10
+
+
 def test_a_source_that_has_gone_is_named_by_its_key(make_place: Make) -> None:
     place = make_place(2)
     place.write(sources='[[sources]]\npath = "gone.zarr"\n')
