@@ -175,17 +175,6 @@ def test_data_of_another_source(make_place: Make, path: str, again: str, columns
         plan_job(place.file)
 
 
-def test_other_columns_of_the_files_of_a_source(make_place: Make) -> None:
-    place = make_place(2)
-    (place.folder / "days").mkdir()
-    frame = pd.DataFrame(np.zeros((5, 4), "f4"), columns=["a", "b", "c", "d"])
-    frame.to_parquet(place.folder / "days/0.parquet")
-    left = '[[sources]]\npath = "days"\ncolumns = ["a", "b"]\n'
-    right = '[[sources]]\nname = "right"\npath = "days/*.parquet"\ncolumns = ["c", "d"]\n'
-    place.write(sources=left + right)
-    assert plan_job(place.file).n_samples == 10
-
-
 def test_a_source_that_has_gone_is_named_by_its_key(make_place: Make) -> None:
     place = make_place(2)
     place.write(sources='[[sources]]\npath = "gone.zarr"\n')
