@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,9 @@ _FEWEST_ROWS, _CLEAR_GAIN, _GAIN_PER_FEATURE = 3.0, 8.0, 2.0
 _FEW_FOR_FEATURE = 2  # rows for each feature, below which the widest feature divides them as well
 _POINT_MASS = 0.1  # smallest share of the rows that have the same value of a feature
 _COUNTED = 200  # rows among which that value is looked for
+# Of mergers of centroids: rows of which the best takes the place of one, smallest ratio of what it
+# gains to what the merger costs, before iterations, smallest gain, and failures that end them.
+_FAR_ROWS, _WORTH_TRYING, _LEAST_GAIN, _MAX_MERGERS_FAILED = 8, 0.7, 1e-4, 20
 _FAR = 0.995  # quantile of the distance of the row that a far cluster is looked for at
 
 
@@ -263,3 +267,96 @@ def _best_halves(x: Array, w: Array) -> tuple[float, Array]:
                 best, halves = gain, means
             upper = (x - means.mean(axis=0)) @ (means[1] - means[0]) > 0.0
     return best, halves
+
+
+def merge_and_reseed(rows: Array, weights: Array, centers: Array, seed: int) -> Array:
+    """Merge two centroids and place one of them at a far row, as long as the error falls.
+
+    A search for one cluster to split misses small clusters far from their centroid, whose rows
+    hardly change where the two halves lie. Here a far row is sampled by its squared distance, as in
+    k-means++ and its local search (Lattanzi and Sohler 2019), but the two centroids whose merger
+    costs least (Ward 1963) make room for it, and both sides are then moved by two iterations.
+
+    Parameters
+    ----------
+    rows, weights
+        Rows, shape (n_rows, n_features), and their weights, shape (n_rows,), not negative.
+    centers
+        Centroids, shape (n_centers, n_features).
+    seed
+        Seed of the far rows, ``>= 0``.
+
+    Returns
+    -------
+    centers
+        Centroids of no greater error, the same ones if nothing was gained.
+    """
+    rng, failures = np.random.default_rng(seed), 0
+    origin = weights @ rows / weights.sum()
+    x = rows - origin
+    best = _assigned(x, weights, centers - origin)
+    while failures < _MAX_MERGERS_FAILED:
+        moved = _with_far_row(x, weights, best, rng)
+        trial = None if moved is None else _assigned(x, weights, _moved(x, weights, moved))
+        if trial is None or trial.error > best.error * (1.0 - _LEAST_GAIN):
+            failures += 1
+        else:
+            best, failures = trial, 0
+    return best.centers + origin
+
+
+@dataclass(frozen=True, eq=False)
+class _Assignment:
+    """Centroids, the number of the one nearest to each row, its squared distance, and their sum."""
+
+    centers: Array
+    labels: NDArray[np.intp]
+    squares: Array
+    error: float
+
+
+def _assigned(x: Array, weights: Array, centers: Array) -> _Assignment:
+    # imported here because the import takes a second, and few callers need it
+    from sklearn.metrics import pairwise_distances_argmin_min
+
+    labels, squares = pairwise_distances_argmin_min(x, centers, metric="sqeuclidean")
+    return _Assignment(centers, labels, squares, float(weights @ squares))
+
+
+def _moved(x: Array, weights: Array, centers: Array) -> Array:
+    """Centroids after two iterations of Lloyd's algorithm."""
+    for _ in range(2):
+        labels = _assigned(x, weights, centers).labels
+        mass = np.bincount(labels, weights, len(centers))
+        sums = [np.bincount(labels, weights * column, len(centers)) for column in x.T]
+        kept = mass > 0.0
+        centers = centers.copy()
+        centers[kept] = np.stack(sums, axis=1)[kept] / mass[kept, None]
+    return centers
+
+
+def _with_far_row(
+    x: Array, weights: Array, found: _Assignment, rng: np.random.Generator
+) -> Array | None:
+    """Centroids with two of them merged and one at a far row; None if that cannot pay."""
+    mass = np.bincount(found.labels, weights, len(found.centers))
+    norms = (found.centers**2).sum(axis=1)
+    between = np.maximum(norms[:, None] + norms - 2.0 * found.centers @ found.centers.T, 0.0)
+    shared = mass[:, None] * mass / np.maximum(mass[:, None] + mass, np.finfo(float).tiny)
+    costs = between * shared
+    np.fill_diagonal(costs, np.inf)
+    one, other = np.unravel_index(int(costs.argmin()), costs.shape)
+    total = np.cumsum(weights * found.squares)
+    if not total[-1] > 0.0:
+        return None
+    far = x[np.searchsorted(total, rng.random(_FAR_ROWS) * total[-1])]
+    squares = (x * x).sum(axis=1)[:, None] - 2.0 * x @ far.T + (far * far).sum(axis=1)
+    gains = weights @ np.maximum(found.squares[:, None] - np.maximum(squares, 0.0), 0.0)
+    chosen = int(gains.argmax())
+    if gains[chosen] < _WORTH_TRYING * costs[one, other]:
+        return None
+    centers = found.centers.copy()
+    both = max(mass[one] + mass[other], np.finfo(float).tiny)
+    centers[one] = (mass[one] * centers[one] + mass[other] * centers[other]) / both
+    centers[other] = far[chosen]
+    return centers

@@ -16,7 +16,12 @@ from dask_sketch.errors import InputError
 from dask_sketch.models.clusters import Clusters, one_thread
 from dask_sketch.models.covariances import Components, Covariances
 from dask_sketch.models.low_rank import covariances_of, require_rank
-from dask_sketch.models.relocation import agglomerate, centroid_relocations, relocations
+from dask_sketch.models.relocation import (
+    agglomerate,
+    centroid_relocations,
+    merge_and_reseed,
+    relocations,
+)
 
 Array = NDArray[np.float64]
 MIN_VARIANCE = 1e-6  # smallest variance, as a fraction of the variance of the rows
@@ -523,8 +528,8 @@ def fit_centroids(
 ) -> Clusters:
     """Fit centroids to weighted rows by k-means.
 
-    From the best of all starts, one centroid at a time is moved to split the cluster of another, as
-    long as the error falls.
+    From the best of all starts, two centroids are merged and one is placed at a far row, and then
+    one at a time is moved to split the cluster of another, as long as the error falls.
 
     Parameters
     ----------
@@ -573,6 +578,10 @@ def fit_centroids(
         for each in found:
             each.fit(values, sample_weight=scaled)
         best = min(found, key=lambda each: float(each.inertia_))
+        if len(best.cluster_centers_) > 1:
+            centers = merge_and_reseed(values, scaled, best.cluster_centers_, seed)
+            trial = KMeans(len(centers), init=centers, n_init=1).fit(values, sample_weight=scaled)
+            best = min(best, trial, key=lambda each: float(each.inertia_))
         n_moves = min(max(round(_MOVE_WORK / (n_components * len(values))), 2), 40)
         while n_moves > 0 and len(best.cluster_centers_) > 1:
             moves = centroid_relocations(values, scaled, best.cluster_centers_, best.labels_)

@@ -5,7 +5,7 @@ import pytest
 
 from dask_sketch.models.covariances import COVARIANCES, Components
 from dask_sketch.models.low_rank import covariances_of
-from dask_sketch.models.relocation import agglomerate, relocations
+from dask_sketch.models.relocation import agglomerate, merge_and_reseed, relocations
 from dask_sketch.models.weighted_em import fit_mixture
 
 CENTERS = np.array([[-6.0, 0.0], [6.0, 0.0], [0.0, 8.0], [0.0, -8.0]])
@@ -140,3 +140,33 @@ def test_mixtures_of_the_same_rows_are_fitted_together(kind: str) -> None:
     for name in ("counts", "squared_counts", "sums", "squares"):
         expected = np.concatenate([getattr(one, name) for one in alone])
         np.testing.assert_allclose(getattr(found, name), expected, rtol=1e-5, atol=1e-7)
+
+
+@pytest.fixture(scope="module")
+def uneven() -> tuple[np.ndarray, np.ndarray]:
+    """Rows of four heavy clusters and four light ones, and their centers."""
+    rng = np.random.default_rng(0)
+    heavy = np.array([[0.0, 0.0], [30.0, 0.0], [0.0, 30.0], [30.0, 30.0]])
+    centers = np.concatenate([heavy, heavy + np.array([12.0, 0.0])])
+    sizes = [4000] * 4 + [40] * 4
+    return np.repeat(centers, sizes, axis=0) + rng.normal(size=(16_160, 2)), centers
+
+
+def mean_squared_distance(x: np.ndarray, centers: np.ndarray) -> float:
+    return float(((x[:, None] - centers) ** 2).sum(axis=2).min(axis=1).mean())
+
+
+def test_light_clusters_take_the_place_of_halves(uneven: tuple[np.ndarray, np.ndarray]) -> None:
+    x, centers = uneven
+    apart = np.array([0.8, 0.0])
+    halves = np.concatenate([centers[:4] + apart, centers[:4] - apart])
+    found = merge_and_reseed(x, np.ones(len(x)), halves, 0)
+    assert mean_squared_distance(x, found) == pytest.approx(mean_squared_distance(x, centers), 0.01)
+    np.testing.assert_array_equal(found, merge_and_reseed(x, np.ones(len(x)), halves, 0))
+
+
+def test_centroids_that_cannot_be_improved_stay(uneven: tuple[np.ndarray, np.ndarray]) -> None:
+    x, centers = uneven
+    np.testing.assert_allclose(merge_and_reseed(x, np.ones(len(x)), centers, 1), centers)
+    points = np.repeat([[0.0], [1.0]], 3, axis=0)
+    np.testing.assert_allclose(merge_and_reseed(points, np.ones(6), points[[0, 3]], 0), [[0], [1]])
