@@ -38,6 +38,7 @@ from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.low_rank import covariances_of
 from dask_sketch.models.model import LIKELIEST, REGULARIZED
 from dask_sketch.models.weighted_em import (
+    MIN_VARIANCE,
     FittedMixture,
     choose_prior,
     fit_centroids,
@@ -115,7 +116,11 @@ def fit_replicate(
         given = pilot.weights, pilot.means, pilot.variances
         same = pilot_mixture(problem.sketch) is not None
         score = mean_log_likelihood(rows, masses, given) if same else -np.inf
-        if _is_calibrated(calibrated):  # else the rows show no more than the mixture they are from
+        if k == 1 and _has_moments(problem):
+            given = np.ones(1), problem.sketch.mean[None], problem.sketch.variance[None]
+            score = mean_log_likelihood(rows, masses, given) if same else -np.inf
+            return Candidates(None, given, score, True, calibrated)
+        if _is_calibrated(calibrated):  # else the rows show no more than their mixture
             fitted = fit_mixture(rows, masses, k, starts=[given], n_starts=0, n_moves=0)
             given, score = (fitted.weights, fitted.means, fitted.covariances), fitted.log_likelihood
         start, record = Start(*given), problem.sketch.feature_map.pilot
@@ -153,6 +158,14 @@ def fit_replicate(
     factors = found.covariances if rank_of(kind) is not None else None
     score, converged = found.log_likelihood, found.converged
     return Candidates(fit, likeliest, score, converged, calibrated, factors, heldout)
+
+
+def _has_moments(problem: Problem) -> bool:
+    """Whether one component is known exactly, as the mean and variances of all rows are."""
+    sketch = problem.sketch
+    varies = (sketch.variance > MIN_VARIANCE * sketch.feature_map.mean_variances).all()
+    known = sketch.privacy is None and sketch.missing is None and bool(varies)
+    return known and problem.refine is None
 
 
 def _tested_prior(
@@ -340,6 +353,8 @@ def _likeliest_on(problem: Problem) -> str:
     has_rows = problem.sketch.sample is not None
     if has_rows:
         return f"{LIKELIEST}the calibrated rows"
+    if problem.size == 1 and _has_moments(problem):
+        return f"{LIKELIEST}all rows, by their mean and variances"
     same = pilot_mixture(problem.sketch) is not None
     calibrated = "" if same else ", calibrated to the sketch"
     return f"{LIKELIEST}the pilot rows of the feature map{calibrated}"

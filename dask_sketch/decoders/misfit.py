@@ -239,9 +239,10 @@ def is_suspect(sketch: Sketch, test: tuple[float, float, float] | None) -> bool:
     sketch
         Sketch of the data.
     test
-        Statistic, its mean and its standard deviation; None without a test.
+        Statistic, its mean and its standard deviation, which hold for many rows; None without a
+        test.
     """
-    if test is None:
+    if test is None or sketch.effective_count < _MIN_COMPARED:
         return False
     excess = test[0] - test[1]
     loss = 0.5 * excess / sketch.effective_count

@@ -293,3 +293,15 @@ def test_components_that_noise_hides_are_warned_of() -> None:
             warnings.simplefilter("always")
             decode(sketch, 6)
         assert any("nats" in str(each.message) for each in caught) == warned
+
+
+def test_one_component_of_a_group_has_its_moments() -> None:
+    rng = np.random.default_rng(3)
+    groups = rng.integers(0, 3, 6000)
+    x = rng.normal(size=(6000, 2)) * [1.0, 3.0] + 0.05 * groups[:, None]
+    feature_map = design(x, n_components=3)
+    sketched = partial_sketch(x, feature_map, groups=groups)
+    for label in range(3):
+        found = decode(sketched[label], 1)
+        np.testing.assert_allclose(found.means[0], x[groups == label].mean(axis=0), atol=1e-6)
+        np.testing.assert_allclose(found.covariances[0], x[groups == label].var(axis=0), rtol=1e-5)
