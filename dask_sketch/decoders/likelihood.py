@@ -22,7 +22,7 @@ from dask_sketch.decoders.descent import Fit, descend_fully
 from dask_sketch.decoders.expected_loss import gain_by_chance
 from dask_sketch.decoders.greedy import cl_ompr, hierarchical_splitting
 from dask_sketch.decoders.matrix_search import conclude_matrices, fit_matrices
-from dask_sketch.decoders.misfit import is_explained, mean_log_likelihood
+from dask_sketch.decoders.misfit import WARNED_NATS, is_explained, mean_log_likelihood
 from dask_sketch.decoders.problem import Problem, Report, Solution
 from dask_sketch.decoders.rare_components import keep_rare_components
 from dask_sketch.decoders.search import conclude_search, search_atoms
@@ -314,6 +314,23 @@ def _warn_of_few_rows(problem: Problem, best: Candidates) -> None:
     )
 
 
+def _warn_of_few_random_rows(problem: Problem, calibrated: CalibratedSample) -> None:
+    """Warn of maximum likelihood on far fewer rows than the sketch is of.
+
+    With ``p`` parameters and ``r`` rows it loses ``p / 2r`` nats a sample (Akaike 1974).
+    """
+    n_parameters = problem.required_size * problem.count_parameters() - 1
+    n_rows, n_samples = calibrated.effective_count, problem.sketch.effective_count
+    loss = 0.5 * n_parameters * (1.0 / n_rows - 1.0 / max(n_samples, n_rows))
+    if problem.sketch.sample is not None and loss > WARNED_NATS:
+        warn_user(
+            f"{n_rows:,.0f} random rows of {n_samples:,.0f} are few for {n_parameters:,} "
+            f"parameters: the mixture is about {loss:.2g} nats a sample below maximum likelihood "
+            "on all rows. polish(model, x) takes all rows; or sketch with a larger sample, or "
+            "decode fewer components."
+        )
+
+
 def _warn_of_refinement(problem: Problem, gain: float) -> None:
     warn_user(
         f"refine={problem.refine!r}: {_likeliest_on(problem)} is {gain:.2g} nats a sample likelier "
@@ -327,6 +344,7 @@ def _likeliest(
     problem: Problem, best: Candidates, threads: Threads, n_evaluations: int, gain: float | None
 ) -> Solution:
     """Solution of greatest likelihood."""
+    _warn_of_few_random_rows(problem, best.calibrated)
     order = np.argsort(-best.likeliest[0], kind="stable")
     weights, means, shapes = (part[order] for part in best.likeliest)
     objective = problem.objective(threads)

@@ -11,6 +11,7 @@ Array = NDArray[np.float64]
 # Squared distance of a component from the center, in its variances, up to which the expanded
 # quadratic form loses fewer than seven of sixteen digits.
 _MAX_EXPANDED = 1e6
+_DISTINCT = 0.5  # fraction of the rows with distinct values of a feature of few values, at most
 _NO_WIDTH = 3e-3  # standard deviation, over that of the rows, below which values are points
 
 
@@ -142,12 +143,14 @@ def uncovered_features(rows: Array, means: Array, variances: Array) -> NDArray[n
 
     Examples
     --------
-    >>> rows = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
-    >>> uncovered_features(rows, rows, np.full((3, 2), 1e-12))
+    >>> rows = np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
+    >>> uncovered_features(rows, rows[:3], np.full((3, 2), 1e-12))
     array([0, 1])
     """
     tolerance = _NO_WIDTH * rows.std(axis=0)
     points = np.sqrt(variances) < tolerance
+    # where most values are distinct, these are narrow clusters far from each other
+    points &= [len(np.unique(column)) <= _DISTINCT * len(column) for column in rows.T]
     chosen = np.flatnonzero(points.any(axis=0))
     if len(chosen) < 2 or not points.any(axis=1).all():
         return chosen[:0]

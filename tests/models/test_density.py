@@ -52,3 +52,12 @@ def test_features_whose_combinations_no_component_covers():
     # all combinations of the two features are among the rows
     every = np.concatenate([rows, [[1, 1, 0, 0]]])[:, [0, 1, 3]]
     assert not len(uncovered_features(every, means[:, [0, 1, 3]], variances[:, [0, 1, 3]]))
+
+
+def test_narrow_clusters_far_apart_are_no_features_of_few_values() -> None:
+    rng = np.random.default_rng(0)
+    centers = 1e4 * rng.normal(size=(6, 3))
+    rows = centers[rng.integers(0, 6, 3000)] + rng.normal(size=(3000, 3))
+    assert not len(uncovered_features(rows, centers, np.ones((6, 3))))
+    rounded = np.repeat(centers[:, :2], 500, axis=0)
+    assert uncovered_features(rounded, centers[:, :2], np.ones((6, 2))).tolist() == [0, 1]
