@@ -54,7 +54,8 @@ def _ports() -> Iterator[int]:
     given = Path("/proc/sys/net/ipv4/ip_local_port_range")
     least = int(given.read_text().split()[0]) if given.exists() else 32768
     mine = int("0" + os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw"))
-    first = least - 1 - mine % 16 - 16 * (os.getpid() % 256)
+    # processes that start one after the other have numbers in a row, and far ports
+    first = least - 1 - mine % 16 - 16 * (os.getpid() * 37 % 256)
     return iter(range(first, 1024, -16))
 
 

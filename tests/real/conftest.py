@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -127,14 +127,8 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
                 listed = " ".join(f"'{package}'" for package in sorted(missing))
                 pytest.skip(f"needs the packages of: {sys.executable} -m pip install {listed}")
             if name not in urls:
-                port = free_port()
-                urls[name] = f"http://127.0.0.1:{port}"
-                log = stack.enter_context((tmp_path_factory.mktemp(name) / "log").open("w"))
-                command = [str(port) if word == "PORT" else word for word in KINDS[name].command]
-                process = subprocess.Popen([sys.executable, *command], stdout=log, stderr=log)
-                stack.callback(process.wait)
-                stack.callback(process.kill)
-                wait_until(lambda: _answers(urls[name]), f"the {name} server answers", 60)
+                folder = tmp_path_factory.mktemp(name)
+                urls[name] = stack.enter_context(serving(KINDS[name].command, folder))
             return urls[name]
 
         yield start
@@ -143,6 +137,38 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
             del os.environ[variable]
         else:
             os.environ[variable] = value
+
+
+@contextlib.contextmanager
+def serving(command: Sequence[str], folder: Path) -> Iterator[str]:
+    """URL of a server that the interpreter runs; on another port if somebody else took the first.
+
+    Parameters
+    ----------
+    command
+        Arguments of the interpreter, with ``PORT`` for the port.
+    folder
+        Folder for its log.
+    """
+    with (folder / "log").open("a") as log:
+        for _ in range(5):
+            port = free_port()
+            words = [str(port) if word == "PORT" else word for word in command]
+            process = subprocess.Popen([sys.executable, *words], stdout=log, stderr=log)
+            try:
+                if _begins(process, f"http://127.0.0.1:{port}"):
+                    yield f"http://127.0.0.1:{port}"
+                    return
+            finally:
+                process.kill()
+                process.wait()
+    raise AssertionError((folder / "log").read_text()[-3000:])
+
+
+def _begins(process: subprocess.Popen[bytes], url: str) -> bool:
+    """Whether a server answers, rather than ends."""
+    wait_until(lambda: process.poll() is not None or _answers(url), f"{url} answers", 120)
+    return process.poll() is None
 
 
 def _answers(url: str) -> bool:

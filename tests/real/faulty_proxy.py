@@ -36,6 +36,7 @@ HOP = {
     "date",
 }
 
+Answer = tuple[int, dict[str, str], bytes]
 Choice = Callable[["Request"], str | None]
 
 
@@ -60,8 +61,9 @@ class Request:
 
     @property
     def lists(self) -> bool:
-        """Whether the request lists a folder of an S3 bucket."""
-        return self.method == "GET" and "list-type=2" in self.path
+        """Whether the request lists a folder of an S3 bucket, or of one of Google Cloud Storage."""
+        path, _, query = self.path.partition("?")
+        return self.method == "GET" and ("list-type=2" in query or path.endswith("/o"))
 
 
 class FaultyProxy:
@@ -78,7 +80,8 @@ class FaultyProxy:
         Function that returns the name of the fault of a request: one of ``ANSWERS``, ``"refused"``
         (the connection ends before the request is passed on), ``"cut"`` (it ends within the
         answer), ``"unanswered"`` (it ends after the request has been carried out), ``"slow"`` (the
-        answer is delayed by ``delay``); or None.
+        answer is delayed by ``delay``), ``"stale"`` (a listing is answered as the last time when it
+        was not); or None.
     delay
         Delay of slow answers in seconds.
     seen
@@ -90,6 +93,7 @@ class FaultyProxy:
         self.choose: Choice = lambda request: None
         self.delay = 3.0
         self.seen: Counter[str] = Counter()
+        self.listings: dict[str, Answer] = {}
         self.number = 0
         self.counting = threading.Lock()
         self.creating = threading.Lock()
@@ -144,7 +148,10 @@ class _Handler(BaseHTTPRequestHandler):
         proxy = self.proxy
         with proxy.counting:
             proxy.number += 1
-            fault = proxy.choose(Request(self.command, self.path, self.creates, proxy.number))
+            request = Request(self.command, self.path, self.creates, proxy.number)
+            fault = proxy.choose(request)
+            if fault == "stale" and self.path not in proxy.listings:
+                fault = None
             proxy.seen[fault or "none"] += 1
         body = self._body()
         if fault in ANSWERS:
@@ -155,7 +162,12 @@ class _Handler(BaseHTTPRequestHandler):
         if fault == "refused":
             self.close_connection = True
             return
+        if fault == "stale":
+            self._answer(*proxy.listings[self.path])
+            return
         status, headers, content = self._pass_on(body)
+        if request.lists and status == 200:
+            proxy.listings[self.path] = status, headers, content
         if fault == "unanswered":
             self.close_connection = True
             return
@@ -182,7 +194,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile.readline()
         return b"".join(parts)
 
-    def _pass_on(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
+    def _pass_on(self, body: bytes) -> Answer:
         sent = {name: value for name, value in self.headers.items() if name.lower() not in HOP}
         sent["Content-Length"] = str(len(body))
         if self._server is None:

@@ -181,6 +181,20 @@ def test_slow_answers_are_asked_for_again(nights, proxy):
     assert proxy.seen["slow"] > 2
 
 
+def test_rows_that_a_listing_does_not_show_yet_are_read_later(nights, proxy):
+    """Files and corrections are on the server before they are in its listings."""
+    nights.run_until_done()
+    for _ in range(2):
+        nights.grow()
+        proxy.choose = lambda request: "stale" if request.lists else None
+        nights.run()
+        nights.require_whole()
+        proxy.choose = lambda request: None
+        nights.run_until_done()
+        nights.require_same()
+    assert proxy.seen["stale"] > 1
+
+
 @pytest.mark.parametrize("fault", ["denied", "503", "500", "refused"])
 def test_a_folder_that_cannot_be_listed_is_not_taken_for_deleted(fault, nights, proxy):
     nights.grow()
