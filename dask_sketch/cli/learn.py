@@ -158,7 +158,8 @@ def predict(
 
     For a model of `learn`, DATA are sketches of groups, or with --by samples, which are sketched in
     one pass; there is one prediction for each group. For a mixture or centroids, DATA are samples,
-    and each gets its component; for principal components, each gets its coordinates.
+    and each gets its component; for principal components, each gets its coordinates. Samples are in
+    the order of the rows of the files, and these in that of their sorted paths.
     """
     from dask_sketch.cli.open import open_any
     from dask_sketch.distributions import DistributionClassifier, DistributionRegressor

@@ -128,7 +128,8 @@ def _mixture_findings(fit: FitDiagnostics, at: Linearization) -> dict[str, str]:
             f"{at.expected_cost / unit:.2g} ± {at.cost_deviation / unit:.1g}: the data is not such "
             f"a mixture of {fit.n_components} components, "
             + (
-                "and this one is the likeliest that was found. More components are closer to it."
+                "or the model was decoded from other data; it is the likeliest that was found for "
+                "its own. More components are closer."
                 if fit.is_likeliest
                 else "or the decoder stopped at a poor minimum. A sketch with sample=True decodes "
                 "to the likeliest mixture even so. Where rows must not be kept, take more "

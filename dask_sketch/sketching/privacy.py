@@ -376,9 +376,13 @@ def calibrated(
         # Balle and Wang apply to the rounded one: its rounding comes after the noise.
         apart = (n_sums + 1 + n_pairs) / 20 * 4.0**-_SCALE_BITS * (1 + math.exp(min(epsilon, 700)))
         if apart > delta / 1024:
+            least = 1024 * apart
+            remedy = (
+                f"at least {least:.1g}, or a smaller epsilon" if least < 0.01 else "less epsilon"
+            )
             raise InputError(
-                f"delta={delta!r} is too small for epsilon={epsilon!r}: give at least "
-                f"{1024 * apart:.1g}, or a smaller epsilon."
+                f"delta={delta!r} is too small for epsilon={epsilon!r}: give {remedy}a smaller "
+                "epsilon."
             )
         shift = gaussian_shift(epsilon, delta - apart)
 
