@@ -1,4 +1,4 @@
-"""Jobs on an S3 store whose server is busy, broken, slow or refuses the credentials.
+"""Jobs on an object store whose server is busy, broken, slow or refuses the credentials.
 
 A run may fail, with an error that says why. Nothing may be lost: the ledger is whole after each
 run, and the total has the bits of a total that is computed from the local files.
@@ -26,7 +26,6 @@ from dask_sketch.jobs.run import run_job
 pytestmark = [
     pytest.mark.real,
     pytest.mark.slow,
-    pytest.mark.parametrize("bucket", ["s3"], indirect=True),
     # connections that the proxy cuts are closed when they are collected
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -34,6 +33,9 @@ pytestmark = [
 logger = logging.getLogger(__name__)
 FEATURE_MAP = FeatureMap(N_FEATURES, 20, scale=1.0, seed=3)
 BUSY = ("500", "503", "refused", "cut", "unanswered", "conflict")
+# How long a client waits; that of Google Cloud Storage repeats requests by itself
+PATIENCE = {"s3": {"config_kwargs": {"read_timeout": 2, "connect_timeout": 2}}, "gs": {}}
+on_s3 = pytest.mark.parametrize("bucket", ["s3"], indirect=True)
 JOB = """
 [job]
 name = "nightly"
@@ -82,9 +84,10 @@ class Nights:
 
     def __post_init__(self):
         write_feature_map(str(self.folder / "map.json"), FEATURE_MAP)
-        text = JOB.format(
-            bucket=self.bucket.url, options=toml(self.behind.options), chunk_size=CHUNK_BYTES
-        )
+        options = self.behind.options
+        if "token" in options:  # a secret, which a job file may not contain
+            options = options | {"token": {"env": "GCS_TOKEN"}}
+        text = JOB.format(bucket=self.bucket.url, options=toml(options), chunk_size=CHUNK_BYTES)
         (self.folder / "job.toml").write_text(text)
 
     def grow(self):
@@ -151,17 +154,22 @@ class Nights:
 @pytest.fixture
 def nights(bucket, proxy, tmp_path, monkeypatch):
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "3")
-    behind = bucket.through(proxy, config_kwargs={"read_timeout": 2, "connect_timeout": 2})
+    behind = bucket.through(proxy, **PATIENCE[bucket.url.partition(":")[0]])
     found = Nights(tmp_path, bucket, behind)
     found.grow()
-    with dask.config.set({"sketch.job-secrets": {"ambient": [proxy.url]}}):
+    monkeypatch.setenv("GCS_TOKEN", "anon")
+    places = {"ambient": [proxy.url], "env:GCS_TOKEN": [proxy.url, bucket.url]}
+    with dask.config.set({"sketch.job-secrets": places}):
         yield found
     seen = ", ".join(f"{count} {fault}" for fault, count in proxy.seen.most_common())
     logger.info("%d runs, of which %d failed; requests: %s", found.runs, found.failed, seen)
 
 
-@pytest.mark.parametrize("share", [0.05, 0.3])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(
+    ("bucket", "seed", "share"),
+    [("s3", 1, 0.05), ("s3", 1, 0.3), ("s3", 2, 0.05), ("s3", 2, 0.3), ("gcs", 1, 0.05)],
+    indirect=["bucket"],
+)
 def test_nothing_is_lost_on_a_busy_server(seed, share, nights, proxy):
     for night in range(3):
         if night:
@@ -173,6 +181,7 @@ def test_nothing_is_lost_on_a_busy_server(seed, share, nights, proxy):
     assert sum(proxy.seen[fault] for fault in BUSY) > 10
 
 
+@on_s3
 def test_slow_answers_are_asked_for_again(nights, proxy):
     slow = iter(np.random.default_rng(0).random(10_000) < 0.05)
     proxy.choose = lambda request: "slow" if next(slow) else None
@@ -181,6 +190,7 @@ def test_slow_answers_are_asked_for_again(nights, proxy):
     assert proxy.seen["slow"] > 2
 
 
+@pytest.mark.parametrize("bucket", ["s3", "gcs"], indirect=True)
 def test_rows_that_a_listing_does_not_show_yet_are_read_later(nights, proxy):
     """Files and corrections are on the server before they are in its listings."""
     nights.run_until_done()
@@ -195,6 +205,7 @@ def test_rows_that_a_listing_does_not_show_yet_are_read_later(nights, proxy):
     assert proxy.seen["stale"] > 1
 
 
+@on_s3
 @pytest.mark.parametrize("fault", ["denied", "503", "500", "refused"])
 def test_a_folder_that_cannot_be_listed_is_not_taken_for_deleted(fault, nights, proxy):
     nights.grow()
@@ -211,6 +222,7 @@ def test_a_folder_that_cannot_be_listed_is_not_taken_for_deleted(fault, nights, 
     nights.require_same()
 
 
+@on_s3
 @pytest.mark.parametrize("after", [5, 30, 60, 90])
 def test_credentials_that_run_out_in_the_middle(after, nights, proxy):
     first = proxy.number
