@@ -357,7 +357,9 @@ def _decode_sketch(
         warn_of_lost_width(solution.factors)
     if test is not None and solution.score is None:
         warn_of_overidentification(sketch, *test)
-        if sketch.sample is None:  # it says more than the rivals without rows
+        has_matrices = solution.matrices is not None
+        has_pilot = sketch.feature_map.pilot is not None
+        if sketch.sample is None and (has_pilot or has_matrices):  # it says more than the rivals
             if solution.matrices is not None:
                 warn_of_narrow_features(sketch, solution.weights, solution.means, solution.matrices)
             return _wrapped(problem, solution, reporter.trace, time.perf_counter() - begun)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dask_sketch.decoders.atoms import Array
+from dask_sketch.decoders.atoms import VARIANCE_FLOOR, Array
 from dask_sketch.decoders.descent import (
     Fit,
     coarse_objective,
@@ -54,6 +54,7 @@ _FEW_STEPS = StoppingRule(tolerance=1e-3, n_iterations=30)
 _SCALE_TIME = 3.0  # time of searches for maps of several scales, in that of others
 _STARTS = 6  # searches scale by scale at most, as long as the refined fit is suspect
 _SAME = 0.01  # relative difference of the statistics of fits that are the same
+_KNOWN = 0.3  # standard error of a variance that is known, relative to it
 _TRUSTED = 0.5  # loss by the statistic, in nats a sample, below which a refined fit is better
 _NOISE = 0.1  # fraction of the noise level by which the cost may change by chance
 # Radius up to which a frequency belongs to a scale, in units of it: beyond, the modulus of a
@@ -290,6 +291,7 @@ def _refined_by_scales(
     objective, first = problem.objective(threads), fit
     asked = problem.refine is not None
     released = problem.objective(threads, _REFINED_FLOOR * problem.variance_floor)
+    free = problem.variance_floor == VARIANCE_FLOOR  # else the user has set it
     found: list[tuple[Fit, RefinedFit]] = []
     for number in range(_STARTS):
         if number:
@@ -298,9 +300,12 @@ def _refined_by_scales(
             if number == 1:  # all scales at once
                 run = partial(cl_ompr, n_components=len(first.theta), rng=rng, report=report)
             fit = _coarse_to_fine(objective, problem.size, run, report)
+        if free and fit.cost > _NEAR * objective.noise_level:  # the floor may be too high
+            freed = descend_fully(released, fit.theta, fit.weights)
+            fit = min(fit, freed, key=lambda each: each.cost)
         if fit.cost <= _NEAR * objective.noise_level:
             with contextlib.suppress(DecodeError):  # no metric: a component is far too wide
-                refined = refine_efficiently(released, fit, report, errors=asked, test=True)
+                refined = refine_efficiently(released, fit, report, errors=True, test=True)
                 known = [_statistic(each) for each in found]
                 found.append((fit, refined))
                 last = _statistic(found[-1])
@@ -315,12 +320,28 @@ def _refined_by_scales(
     fit, refined = min(found, key=_statistic)
     if asked:
         return refined.fit, refined
-    # a variance of few rows that is far too small costs more than all other errors
-    clipped = replace(refined.fit, theta=objective.space.clip(refined.fit.theta))
+    theta = refined.fit.theta
+    theta = _with_known_variances(objective, refined) if free else objective.space.clip(theta)
+    clipped = replace(refined.fit, theta=theta)
     assert refined.overidentification is not None  # it was asked for
     excess = refined.overidentification.statistic - refined.overidentification.freedom
     loss = 0.5 * excess / objective.effective_count
+    refined = replace(refined, standard_errors=None)
     return (clipped if loss < _TRUSTED else fit), refined
+
+
+def _with_known_variances(objective: Objective, refined: RefinedFit) -> Array:
+    """Atoms whose variances are no less than the smallest one, unless their errors are small.
+
+    A variance of few rows that is far too small costs more than all other errors.
+    """
+    theta, d = refined.fit.theta, objective.space.n_features
+    clipped = objective.space.clip(theta)
+    if refined.standard_errors is not None and theta.shape[1] == 2 * d:
+        variances = objective.space.to_data_units(theta)[1]
+        known = refined.standard_errors[2] < _KNOWN * variances
+        clipped[:, d:] = np.where(known, theta[:, d:], clipped[:, d:])
+    return clipped
 
 
 def _statistic(found: tuple[Fit, RefinedFit]) -> float:

@@ -57,8 +57,9 @@ class EmpiricalDistribution:
         latent classes, if there are categorical features, whose rows are of codes); by
         default the mixture of pilot rows that the feature map may have. The errors are then
         estimated from frequencies that are left out, and are too small where the model is wrong in
-        ways that no frequency sees, such as far tails. A model that is given is used in place of
-        the random rows.
+        ways that no frequency sees, such as far tails, or values that repeat: shares of boxes of
+        counts or of rounded values may be wrong by many errors. A model that is given is used in
+        place of the random rows.
     seed
         Seed of the draws and of the choice of frequencies, ``>= 0``.
 

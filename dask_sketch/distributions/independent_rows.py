@@ -34,7 +34,7 @@ from dask_sketch.validation.threads import one_blas_thread
 Array = NDArray[np.float64]
 _RIDGES = (0.1, 0.01, 0.001)  # of the whitened statistics, relative to the largest eigenvalue
 _MAX_BAND = 128  # frequencies of a band that is whitened
-_MIN_ROWS = 200
+_MIN_ROWS, _FEWEST_PERMUTED = 200, 20  # random rows of a side; where both sides are all rows
 _NUMBERS = 2**25  # features of these rows in memory at once
 _MANY = 100.0  # draws of a row, the number of which is nearly normal
 _COPIES = 4  # of the coefficients and of the simulated features of a draw
@@ -58,11 +58,11 @@ def compare_rows(
     different nearly always: sketch such data in groups, and use
     :func:`~dask_sketch.distributions.compare`.
 
-    If the sketches carry all their rows, up to 4,000 each, these are permuted between them, and the
-    level is exact. Otherwise the noise of the difference is simulated from the random rows that
-    they carry, by drawing as many of one half of them as each side has, while the other half
-    whitens the differences: then the level is nearly exact, unless few rows carry most of the
-    noise, of which a warning tells.
+    If the sketches carry all their rows, from 20 up to 4,000 each, these are permuted between them,
+    and the level is exact. Otherwise, with 200 random rows each or more, the noise of the
+    difference is simulated from the random rows that they carry, by drawing as many of one half of
+    them as each side has, while the other half whitens the differences: then the level is nearly
+    exact, unless few rows carry most of the noise, of which a warning tells.
 
     Parameters
     ----------
@@ -239,7 +239,7 @@ def _checked(
     return level, tolerance, n_draws, seed
 
 
-def _require_rows(name: str, sketch: Sketch) -> None:
+def _require_rows(name: str, sketch: Sketch, least: int) -> None:
     if not isinstance(sketch, Sketch):
         raise InputError(
             f"{name} of type {type(sketch).__name__}: give a sketch; use compare() for groups, and "
@@ -251,9 +251,9 @@ def _require_rows(name: str, sketch: Sketch) -> None:
             f"{name} has no random rows, from which the noise is estimated. Sketch with "
             "sample=True, or in groups for compare()."
         )
-    if len(sketch.sample) < _MIN_ROWS:
+    if len(sketch.sample) < least:
         raise InputError(
-            f"{name} has {len(sketch.sample):,} random rows: with less than {_MIN_ROWS} the noise "
+            f"{name} has {len(sketch.sample):,} random rows: with less than {least} the noise "
             "cannot be estimated. Sketch more data, or with a larger sample."
         )
 
@@ -395,8 +395,11 @@ def observe(first: Sketch, second: Sketch, *, pooled: bool = True) -> ObservedDi
     MergeError
         If the feature maps differ.
     """
-    for name, side in (("first", first), ("second", second)):
-        _require_rows(name, side)
+    named = {"first": first, "second": second}
+    kept = [getattr(side, "sample", None) for side in named.values()]
+    complete = all(sample is not None and sample.is_complete for sample in kept)
+    for name, side in named.items():
+        _require_rows(name, side, _FEWEST_PERMUTED if complete else _MIN_ROWS)
     first.feature_map.require_same(second.feature_map)
     feature_map = first.feature_map
     m, counts = feature_map.n_frequencies, (first.effective_count, second.effective_count)

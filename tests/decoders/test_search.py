@@ -74,7 +74,7 @@ def test_components_without_width_are_warned_of():
     with pytest.warns(UserWarning, match=r"2 of 2 components .* variance_floor") as caught:
         decode(sketch, 2, variance_floor=1e-15)
     assert caught[0].filename == __file__
-    decode(sketch, 2)
+    decode(sketch, 2, method="cl-ompr")
 
 
 def test_the_expected_time_of_a_long_search_is_logged_before_it_begins(caplog):
@@ -220,6 +220,7 @@ def test_standard_errors_are_those_of_the_refined_fit(rare):
     assert errors.max() < 4.0
 
 
+@pytest.mark.filterwarnings("default:feature 0 has values")
 def test_fewer_components_than_clusters_are_warned_of(rare):
     sketch = partial_sketch(rare.sample(N_ROWS, seed=1), feature_map(2, 100))
     with pytest.warns(UserWarning, match=r"statistic of [\d,]+|noise levels"):
@@ -237,3 +238,16 @@ def test_a_search_ends_with_the_number_of_atoms_at_a_minimum():
     assert sorted(away.argmin(axis=1)) == list(range(5))
     assert away.min(axis=1).max() < 0.5
     assert fit.cost < objective.noise_level
+
+
+@pytest.mark.filterwarnings("default:the mixture leaves an overidentification")
+@pytest.mark.parametrize("seed", [5, 6])
+def test_components_far_narrower_than_the_scale_of_a_map_without_data(seed):
+    rng = np.random.default_rng(seed)
+    centers = 30.0 * rng.normal(size=(4, 3))
+    x = centers[rng.integers(0, 4, 6000)] + rng.normal(size=(6000, 3))
+    found = decode(partial_sketch(x, FeatureMap(3, 200, scale=10.0, seed=seed)), 4)
+    truth = GaussianMixture(np.full(4, 0.25), centers, np.ones((4, 3)))
+    assert found.score(x) > truth.score(x) - 0.01
+    with pytest.warns(UserWarning, match=r"(feature \d has values|a cost of)"):
+        decode(partial_sketch(x, FeatureMap(3, 200, scale=0.2, seed=seed)), 4)

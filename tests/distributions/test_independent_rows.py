@@ -255,3 +255,22 @@ def test_level_of_flags_that_never_meet_in_the_random_rows() -> None:
             warnings.simplefilter("ignore", UserWarning)  # of rare values, in few draws
             found += compare_rows(first, second, seed=seed, n_draws=99).is_different
     assert found <= 8  # of 60; 17 where their joint noise counts as none
+
+
+def test_few_rows_are_permuted() -> None:
+    feature_map = FeatureMap(2, 50, scale=1.0, distribution="gaussian")
+
+    def compared(seed: int, shift: float) -> bool:
+        rng = np.random.default_rng(seed)
+        first = partial_sketch(rng.normal(size=(60, 2)), feature_map, sample=100)
+        second = partial_sketch(
+            shift + rng.normal(size=(40, 2)), feature_map, sample=100, position=60
+        )
+        return compare_rows(first, second, seed=seed, n_draws=99).is_different
+
+    assert sum(compared(seed, 0.0) for seed in range(100)) <= 11
+    assert sum(compared(seed, 1.0) for seed in range(10)) == 10
+    rows = np.random.default_rng(0).normal(size=(319, 2))
+    few = partial_sketch(rows[:300], feature_map, sample=300)
+    with pytest.raises(InputError, match="second has 19 random rows"):
+        compare_rows(few, partial_sketch(rows[300:], feature_map, sample=300, position=300))
