@@ -111,10 +111,8 @@ class Slurm:
 
     def __exit__(self, *error: object) -> None:
         if (self.folder / "slurm.conf").exists():
-            self.output("scancel", "--signal=KILL", "--full", "--me")
-            self.output("scancel", "--me")
             with contextlib.suppress(AssertionError):  # the daemons end nevertheless
-                wait_until(lambda: not self.jobs(), "all jobs end", 60)
+                self.end_jobs()
         for process in reversed(self._daemons):
             process.terminate()
             try:
@@ -154,13 +152,20 @@ class Slurm:
         """Numbers of the jobs that wait or run."""
         return [line for line in self.output("squeue", "-h", "-o", "%i").splitlines() if line]
 
+    def end_jobs(self) -> None:
+        """Kill all jobs that wait or run, and wait for their end."""
+        if self.jobs():
+            self.output("scancel", "--signal=KILL", "--full", "--me")
+            self.output("scancel", "--me")
+            wait_until(lambda: not self.jobs(), "all jobs end", 60)
+
     def field(self, job: str, name: str) -> str:
         """Field of a job that waits, runs or ended within the last minutes, such as JobState."""
         words = self.output("scontrol", "show", "job", job).split()
         found = dict(word.split("=", 1) for word in words if "=" in word)
         return found.get(name, "")
 
-    def wait(self, job: str, seconds: float = 300.0) -> str:
+    def wait(self, job: str, seconds: float = 600.0) -> str:
         """Wait for the end of a job; return its exit code, and the signal after a colon."""
         running = ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING", "")
         wait_until(lambda: self.field(job, "JobState") not in running, f"job {job} ends", seconds)

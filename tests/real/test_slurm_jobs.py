@@ -26,10 +26,12 @@ REASON = slurm_module.missing()
 pytestmark = [
     pytest.mark.real,
     pytest.mark.slow,
+    pytest.mark.timeout(1800),
     pytest.mark.skipif(REASON is not None, reason=REASON or ""),
 ]
 FEATURE_MAP = FeatureMap(N_FEATURES, 20, scale=1.0, seed=3)
 N_PARTITIONS = 40
+START = 300.0  # seconds until the first commits, on a machine with much else to do
 JOB = """
 [job]
 name = "nightly"
@@ -61,7 +63,7 @@ WORKERS = """\
 kind = "slurm"
 n_workers = 2
 memory_limit = "2GiB"
-timeout = 120
+timeout = 300
 [cluster.options]
 {options}
 """
@@ -74,11 +76,15 @@ class Work:
     folder: Path
     seconds: float
 
+    def read_in(self, seconds: float) -> None:
+        """Write the preload, which makes workers take so long for each partition."""
+        (self.folder / "slow.py").write_text(SLOW.format(seconds=seconds))
+
     def write(self, cluster: str) -> None:
         """Write the data, the feature map, the preload and the job file."""
         write_rows(self.folder / "x.zarr", rows_of(ROWS * N_PARTITIONS))
         write_feature_map(str(self.folder / "map.json"), FEATURE_MAP)
-        (self.folder / "slow.py").write_text(SLOW.format(seconds=self.seconds))
+        self.read_in(self.seconds)
         text = JOB.format(chunk_size=CHUNK_BYTES, cluster=cluster)
         (self.folder / "job.toml").write_text(text)
 
@@ -109,10 +115,17 @@ class Work:
 
 
 @pytest.fixture(scope="module")
-def slurm(tmp_path_factory):
+def cluster(tmp_path_factory):
     ds.partial_sketch(rows_of(10), FEATURE_MAP)  # workers find the compiled kernels
     with Slurm(tmp_path_factory.mktemp("slurm")) as found:
         yield found
+
+
+@pytest.fixture
+def slurm(cluster):
+    """Cluster without jobs of other tests, also of those that failed."""
+    yield cluster
+    cluster.end_jobs()
 
 
 def submit(slurm, work, *options):
@@ -155,10 +168,12 @@ def test_the_exit_code_of_the_run_is_that_of_the_job(slurm, batch):
 
 @pytest.mark.parametrize("options", [(), ("--signal=KILL", "--full")])
 def test_cancelled_in_the_middle(options, slurm, batch):
+    batch.read_in(1.0)
     job = submit(slurm, batch)
-    wait_until(lambda: batch.n_committed() >= 8, "two commits", 120)
+    wait_until(lambda: batch.n_committed() >= 8, "two commits", START)
     slurm.output("scancel", *options, job)
     slurm.wait(job)
+    batch.read_in(0.2)
     before = batch.n_committed()
     assert 8 <= before < N_PARTITIONS, log_of(batch, job)
     batch.require_whole()
@@ -193,7 +208,7 @@ def started_workers(work):
 def test_workers_that_are_jobs(slurm, tmp_path):
     work = Work(tmp_path, 0.1)
     profile = DEPLOY / "slurm" / "jobqueue.yaml"
-    done = run_with_workers_of_slurm(slurm, work, "", profile, 300)
+    done = run_with_workers_of_slurm(slurm, work, "", profile, 2 * START)
     assert done.returncode == 0, done.stdout + done.stderr
     work.require_same()
     assert len(started_workers(work)) == 2
@@ -201,16 +216,17 @@ def test_workers_that_are_jobs(slurm, tmp_path):
 
 def test_a_job_that_hits_its_limit_of_time(slurm, batch):
     """SLURM stops it with what it has committed; submitted again, it goes on."""
-    slow = (batch.folder / "slow.py").read_text()
-    # the shortest limit is a minute, which no start takes and all partitions would
-    (batch.folder / "slow.py").write_text(slow.replace("sleep(0.2)", "sleep(5.0)"))
-    job = submit(slurm, batch, "--time=1")
+    batch.read_in(5.0)
+    job = submit(slurm, batch, "--time=60")
+    wait_until(batch.n_committed, "a commit", START)
+    # the shortest limit is a minute, and the run takes more; a start may take it, too
+    slurm.output("scontrol", "update", f"JobId={job}", "TimeLimit=1")
     slurm.wait(job)
     assert slurm.field(job, "JobState") == "TIMEOUT"
     before = batch.n_committed()
     assert 0 < before < N_PARTITIONS, log_of(batch, job)
     batch.require_whole()
-    (batch.folder / "slow.py").write_text(slow)
+    batch.read_in(0.2)
     again = submit(slurm, batch)
     assert slurm.wait(again) == "0:0", log_of(batch, again)
     batch.require_same()
@@ -218,8 +234,9 @@ def test_a_job_that_hits_its_limit_of_time(slurm, batch):
 
 def test_a_job_that_is_requeued_in_the_middle(slurm, batch):
     """The batch script asks for it, as after the loss of a node."""
+    batch.read_in(1.0)
     job = submit(slurm, batch)
-    wait_until(lambda: batch.n_committed() >= 8, "two commits", 120)
+    wait_until(lambda: batch.n_committed() >= 8, "two commits", START)
     slurm.output("scontrol", "requeue", job)
     wait_until(lambda: slurm.field(job, "Restarts") == "1", "the job is queued again", 60)
     batch.require_whole()
@@ -239,20 +256,17 @@ def test_workers_that_hit_their_limit_of_time(slurm, tmp_path):
     profile = tmp_path / "jobqueue.yaml"
     text = (DEPLOY / "slurm" / "jobqueue.yaml").read_text()
     profile.write_text(text.replace('["--lifetime", "55m", "--lifetime-stagger", "4m"]', "[]"))
-    done = run_with_workers_of_slurm(slurm, work, 'walltime = "00:01:00"', profile, 400)
+    done = run_with_workers_of_slurm(slurm, work, 'walltime = "00:01:00"', profile, 2 * START)
     assert done.returncode in (0, 1), done.stdout + done.stderr
     if done.returncode:  # all workers were lost at once
         assert "worker" in done.stderr
         work.require_whole()
     logs = "".join(log.read_text() for log in (tmp_path / "dask-sketch-logs").iterdir())
     assert "DUE TO TIME LIMIT" in logs, logs
-    for name, old, new in (
-        ("slow.py", "sleep(5.0)", "sleep(0.1)"),
-        ("job.toml", 'walltime = "00:01:00"', ""),
-    ):
-        path = tmp_path / name
-        path.write_text(path.read_text().replace(old, new))
-    done = run_with_workers_of_slurm(slurm, work, "", profile, 300)
+    work.read_in(0.1)
+    path = tmp_path / "job.toml"
+    path.write_text(path.read_text().replace('walltime = "00:01:00"', ""))
+    done = run_with_workers_of_slurm(slurm, work, "", profile, 2 * START)
     assert done.returncode == 0, done.stdout + done.stderr
     work.require_same()
 
@@ -267,7 +281,7 @@ def test_a_worker_that_is_cancelled_in_the_middle(slurm, tmp_path):
         cwd=tmp_path, env=slurm.environment | variables, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     ) as process:  # fmt: skip
-        wait_until(lambda: work.n_committed() >= 4, "a commit", 120)
+        wait_until(lambda: work.n_committed() >= 4, "a commit", START)
         slurm.output("scancel", slurm.jobs()[0])
         output, _ = process.communicate(timeout=240)
     assert process.returncode == 0, output
