@@ -557,6 +557,7 @@ def make_results(
             keys: Mapping[str, list[str]] = group_keys(job.groups, ledger.entries)
             if ledger.entries and not keys:
                 log(_no_groups(job.groups, ledger))
+                results.notes.append(_no_groups(job.groups, ledger))
             with_rows = any(table.groups for table in job.decode)  # of models of groups
             results.groups = {
                 name: ledger.total(those, sample=with_rows) for name, those in keys.items()

@@ -41,8 +41,9 @@ def test_groups_by_source_and_by_pattern(make_place: Make) -> None:
     assert {"1", "2", "4", "6", "8", "0"} == names
     place.write("[groups]\npattern = 'z/(.)'\n", sources=sources)
     lines: list[str] = []
-    run_job(place.file, log=lines.append)
-    assert [line for line in lines if line.startswith("groups.pattern = 'z/(.)'")]
+    outcome = run_job(place.file, log=lines.append)
+    for said in (lines, outcome.notes):
+        assert [line for line in said if line.startswith("groups.pattern = 'z/(.)'")]
     place.write("[groups]\npattern = 'x/\\[(\\d+)'\nmost = 3\n", sources=sources)
     with pytest.raises(JobError, match=r"groups\.most = 3: .*10"):
         place.run()
