@@ -39,6 +39,7 @@ _MAX_BAND = 128  # frequencies of a band whose covariance is computed
 # Covariances inside of units are warned of with this skewness, or this ratio of it to the root of
 # their number, if less than this fraction of the units lies on one side of zero.
 _SKEWED, _SKEWED_OF_MANY, _FEW_UNITS = 1.5, 0.3, 0.25
+_MANY_UNITS = 1000
 _TINY = 1e-300  # smallest eigenvalue to divide by
 _NAMES = ("both", "first", "second")
 _CONSTANT = 1e-9  # variance of a replaced column, relative to its variance in the rows
@@ -328,6 +329,8 @@ def _warn_of_skewness(parts: _Parts, dim: str) -> None:
     a p-value of at most 5 %, and 8 % one of at most 1 %.
     """
     within, between = halves(parts.within), parts.first * parts.second
+    if len(within) > _MANY_UNITS:  # whose sum is nearly normal
+        return
     scores = within @ np.linalg.svd(within, full_matrices=False)[2][0]
     squared = float(np.mean(scores**2))
     if squared == 0.0 or np.sum(within**2) < np.sum(np.abs(between) ** 2):
