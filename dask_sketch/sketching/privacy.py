@@ -377,9 +377,7 @@ def calibrated(
         apart = (n_sums + 1 + n_pairs) / 20 * 4.0**-_SCALE_BITS * (1 + math.exp(min(epsilon, 700)))
         if apart > delta / 1024:
             least = 1024 * apart
-            remedy = (
-                f"at least {least:.1g}, or a smaller epsilon" if least < 0.01 else "less epsilon"
-            )
+            remedy = f"at least {least:.1g}, or " if least < 0.01 else ""
             raise InputError(
                 f"delta={delta!r} is too small for epsilon={epsilon!r}: give {remedy}a smaller "
                 "epsilon."
