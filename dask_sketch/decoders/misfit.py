@@ -39,11 +39,12 @@ _FEW_ROWS = 0.075  # estimated loss because of few pilot rows, which may really 
 WARNED_RATIO = 1.2  # ratio of mean squared errors that is warned of
 _WARNED_CLUSTERS = 1.05  # expected ratio because centroids were found on few pilot rows
 _EXPLAINED = 3.0  # noise levels up to which the cost may show that the model is true
-# A mixture may be less likely than the pilot's by _LOSSES times what the numbers of rows explain;
-# beyond that, its cost must be _SMALLER times smaller than the pilot's. Mixtures of ten to 64
-# Gaussians had at most 3.8 times the loss, and costs at least 27 times smaller; real data had at
-# least 12 times the loss, and costs at most 12 times smaller.
-_LOSSES, _SMALLER = 6.0, 50.0
+# A mixture may be less likely than the pilot's by _LIKELY times what the numbers of rows explain,
+# by _LOSSES times, if its cost is _SMALLER times smaller than the pilot's; beyond that,
+# _MUCH_SMALLER times. Mixtures of ten to 64 Gaussians had at most 3.8 times the loss, mostly under
+# 1.5 times, and costs at least 18 times smaller; real data had at least 12 times the loss, but
+# speech with 64 components about 4 times, and costs at most 12 times smaller.
+_LIKELY, _LOSSES, _SMALLER, _MUCH_SMALLER = 2.0, 6.0, 15.0, 50.0
 # Such a cost says nothing of components that the sketch does not resolve: with a variance below
 # this fraction of the smallest one of the fit, and this weight in all.
 _UNRESOLVED, _UNRESOLVED_WEIGHT = 0.1, 0.05
@@ -134,14 +135,15 @@ def is_explained(
         return cost <= _EXPLAINED * noise_level
     half = 0.5 * sum(part.size for part in mixture)  # of the number of parameters
     by_chance = max(pilot.sampling_loss, half / pilot.n_rows) + half / sketch.effective_count
-    if loss <= _LOSSES * by_chance:
+    if loss <= _LIKELY * by_chance:
         return True
     shapes = mixture[2]
     variances = np.diagonal(shapes, axis1=1, axis2=2) if shapes.ndim == 3 else shapes
     narrow = (found.variances < _UNRESOLVED * variances.min(axis=0)).any(axis=1)
     if found.weights[narrow].sum() > _UNRESOLVED_WEIGHT:
         return False
-    return _SMALLER * cost < squared_distance(sketch, found)
+    smaller = _SMALLER if loss <= _LOSSES * by_chance else _MUCH_SMALLER
+    return smaller * cost < squared_distance(sketch, found)
 
 
 def warn_of_misfit(
