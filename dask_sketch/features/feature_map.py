@@ -380,8 +380,8 @@ class FeatureMap:
     ) -> FeatureMap:
         """Make a map without data, for clusters at any distance.
 
-        Of the frequencies, 40 % resolve components of the smallest scale. The others are divided
-        among scales up to the largest one, each about four times the one before, by which
+        Components of the smallest scale have 40 % of the frequencies. The others are divided among
+        scales up to the largest one, each about four times the one before, by which
         :func:`~dask_sketch.decode` finds the components from the widest scale to the narrowest.
         Where rows are at hand, :func:`~dask_sketch.design` is better.
 

@@ -150,7 +150,8 @@ def uncovered_features(rows: Array, means: Array, variances: Array) -> NDArray[n
     tolerance = _NO_WIDTH * rows.std(axis=0)
     points = np.sqrt(variances) < tolerance
     # where most values are distinct, these are narrow clusters far from each other
-    points &= [len(np.unique(column)) <= _DISTINCT * len(column) for column in rows.T]
+    for k in np.flatnonzero(points.any(axis=0)):
+        points[:, k] &= len(np.unique(rows[:, k])) <= _DISTINCT * len(rows)
     chosen = np.flatnonzero(points.any(axis=0))
     if len(chosen) < 2 or not points.any(axis=1).all():
         return chosen[:0]
