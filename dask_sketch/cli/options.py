@@ -464,7 +464,7 @@ def refuse_existing_file(
     """
     import fsspec
 
-    from dask_sketch.storage.overwrite import local_path, require_earlier_text
+    from dask_sketch.storage.overwrite import local_path, path_exists, require_earlier_text
 
     output = local_path(path)
     for each in inputs:
@@ -478,7 +478,7 @@ def refuse_existing_file(
                 parameter="output",
             )
     fs, found = fsspec.core.url_to_fs(path, **(for_url(path, storage_options) or {}))
-    if not overwrite and fs.exists(found):
+    if not overwrite and path_exists(fs, found):
         raise ArtifactError(
             f"{path} exists: choose another path, or pass --overwrite.", parameter="overwrite"
         )

@@ -38,6 +38,7 @@ from dask_sketch.jobs.ledger.sums import Conventions, Sums, row_bytes
 from dask_sketch.sketching.missing import require_sparse
 from dask_sketch.sources.open import has_columns, open_samples
 from dask_sketch.sources.samples import Samples, StoredFiles
+from dask_sketch.storage.overwrite import path_exists
 from dask_sketch.validation.choices import PCA
 
 if TYPE_CHECKING:
@@ -501,7 +502,7 @@ def _exists(path: str, options: dict[str, Any] | None) -> bool:
     try:
         fs, root = fsspec.core.url_to_fs(path, **(options or {}))
         fs.invalidate_cache()
-        return bool(fs.exists(f"{root.rstrip('/')}/{ROOT}"))
+        return path_exists(fs, f"{root.rstrip('/')}/{ROOT}")
     except Exception as error:  # file systems fail in many ways
         raise LedgerError(
             f"job.ledger: {path} cannot be reached: {type(error).__name__}: {error}. Check the "

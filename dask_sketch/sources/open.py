@@ -43,6 +43,7 @@ from dask_sketch.sources.parquet import SUFFIXES, is_glob, parquet_samples
 from dask_sketch.sources.samples import Samples
 from dask_sketch.sources.xarray import data_array_samples, dataset_samples
 from dask_sketch.sources.zarr import zarr_samples
+from dask_sketch.storage.overwrite import path_exists
 from dask_sketch.validation.categories import Categories, stated_categories
 from dask_sketch.validation.device import device_array, on_device
 
@@ -467,7 +468,7 @@ def _format_of(path: str, storage_options: dict[str, Any] | None) -> str:
         fs.invalidate_cache()
         if is_glob(fs, found):
             return "parquet"
-        if not fs.exists(found):
+        if not path_exists(fs, found):
             raise InputError(f"x={path!r} does not exist. Check the path.")
         names = [name.rsplit("/", 1)[-1] for name in fs.ls(found, detail=False)]
     except InputError:

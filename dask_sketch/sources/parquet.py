@@ -24,6 +24,7 @@ from dask_sketch.sources.arrow import empty_frame, to_frame
 from dask_sketch.sources.dataframe import feature_columns, frame_samples
 from dask_sketch.sources.group_labels import Groups, number_labels
 from dask_sketch.sources.samples import FilePart, Samples, StoredFiles, target_bytes
+from dask_sketch.storage.overwrite import path_exists
 from dask_sketch.validation.tables import common_dtype, first_few, require_numeric
 from dask_sketch.validation.warn import warn_user
 
@@ -48,7 +49,7 @@ _LABEL_BYTES = 16  # size of one label in memory: repeated text is stored once
 
 def is_glob(fs: Any, found: str) -> bool:
     """Whether a path is a pattern, not the name of a file with such characters."""
-    return any(sign in found for sign in "*?[") and not fs.exists(found)
+    return any(sign in found for sign in "*?[") and not path_exists(fs, found)
 
 
 def list_parquet_files(fs: Any, found: str) -> dict[str, int]:

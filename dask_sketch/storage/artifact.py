@@ -19,7 +19,7 @@ from zarr.storage import MemoryStore
 
 from dask_sketch.errors import ArtifactError
 from dask_sketch.storage.local_files import replacing
-from dask_sketch.storage.overwrite import local_path, require_writable
+from dask_sketch.storage.overwrite import local_path, path_exists, require_writable
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -209,7 +209,7 @@ def _write_objects(
         first = f"{root}/{ROOT}"
         fs.invalidate_cache()
         _make_folders(fs, [first])
-        replaces = overwrite and fs.exists(first)
+        replaces = overwrite and path_exists(fs, first)
         if replaces:
             fs.pipe_file(f"{root}{REPLACEMENT}", packed(contents))
         if overwrite:
@@ -301,7 +301,7 @@ def _create(fs: fsspec.AbstractFileSystem, name: str, content: bytes, url: str) 
         fs.pipe_file(name, content, mode="create")
     except Exception as error:  # file systems raise many types if the object exists
         fs.invalidate_cache()
-        if not fs.exists(name):
+        if not path_exists(fs, name):
             raise
         # a request may have been sent twice, or its answer lost
         if fs.cat_file(name, end=len(content) + 1) != content:

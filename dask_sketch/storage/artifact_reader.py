@@ -29,7 +29,7 @@ from dask_sketch.storage.artifact import (
     unpacked,
 )
 from dask_sketch.storage.local_files import scratch_folders
-from dask_sketch.storage.overwrite import local_path
+from dask_sketch.storage.overwrite import local_path, path_exists
 from dask_sketch.storage.untrusted import guarded
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def _has_root(url: str, storage_options: dict[str, Any] | None) -> bool:
     try:
         fs, root = fsspec.core.url_to_fs(url, **(storage_options or {}))
         protocols = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
-        return not protocols & {"http", "https"} and bool(fs.exists(f"{root.rstrip('/')}/{ROOT}"))
+        return not protocols & {"http", "https"} and path_exists(fs, f"{root.rstrip('/')}/{ROOT}")
     except Exception:  # file systems fail in many ways
         return False
 

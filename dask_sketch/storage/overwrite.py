@@ -39,6 +39,35 @@ def local_path(store: Any) -> Path | None:
     return None
 
 
+def path_exists(fs: Any, path: str) -> bool:
+    """Whether a file system has a file or folder.
+
+    The default method of fsspec takes any exception for a file that does not exist, also the one
+    by which SIGTERM or Ctrl-C ends the process. Here, such an exception is raised.
+
+    Parameters
+    ----------
+    fs
+        File system of fsspec.
+    path
+        Path on it, without its protocol.
+
+    Raises
+    ------
+    Exception
+        Errors of a server, where the file system tells them from a file that does not exist.
+    """
+    from fsspec import AbstractFileSystem
+
+    if type(fs).exists is not AbstractFileSystem.exists:
+        return bool(fs.exists(path))
+    try:
+        fs.info(path)
+    except Exception:  # as in fsspec: file systems fail in many ways
+        return False
+    return True
+
+
 def resolve_parents(path: Path) -> Path:
     """Resolve the parts ``..`` of a path.
 
@@ -194,7 +223,7 @@ def _require_remote(url: str, overwrite: bool, storage_options: dict[str, Any] |
     try:
         fs, root = fsspec.core.url_to_fs(url, **(storage_options or {}))
         fs.invalidate_cache()
-        if not fs.exists(root):
+        if not path_exists(fs, root):
             return
         if not overwrite:
             raise ArtifactError(

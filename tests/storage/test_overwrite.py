@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
 
 from dask_sketch.errors import ArtifactError
 from dask_sketch.storage.artifact import write_dataset
 from dask_sketch.storage.artifact_reader import read_dataset
-from dask_sketch.storage.overwrite import require_writable, require_writable_page
+from dask_sketch.storage.overwrite import path_exists, require_writable, require_writable_page
 
 
 def dataset(value=1.0):
@@ -101,3 +103,20 @@ def test_a_missing_folder_does_not_lead_to_other_files(tmp_path, overwrite, form
     assert (tmp_path / "data" / "precious").read_text() == "of others"
     with pytest.raises(ArtifactError, match="not an HTML page"):
         require_writable_page(tmp_path / "new" / ".." / "data" / "precious")
+
+
+def test_an_interruption_is_not_taken_for_a_file_that_does_not_exist(tmp_path, monkeypatch):
+    local, memory = LocalFileSystem(), MemoryFileSystem()
+    (tmp_path / "there").write_text("")
+    memory.pipe_file("/overwrite/there", b"")
+    for fs, folder in ((local, str(tmp_path)), (memory, "/overwrite")):
+        assert path_exists(fs, f"{folder}/there")
+        assert not path_exists(fs, f"{folder}/elsewhere")
+        assert not path_exists(fs, f"{folder}/there/below")
+
+    def stopped(self, path, **kwargs):
+        raise SystemExit(143)  # as the handler of SIGTERM
+
+    monkeypatch.setattr(LocalFileSystem, "info", stopped)
+    with pytest.raises(SystemExit):
+        path_exists(local, str(tmp_path / "there"))

@@ -18,11 +18,11 @@ from typing import Any
 
 import fsspec
 import numpy as np
-from fsspec.implementations.local import LocalFileSystem
 
 from dask_sketch.errors import ChunkError, InputError, LedgerError
 from dask_sketch.jobs.ledger.forgotten import Rows, updated_identities
 from dask_sketch.sources.samples import Samples, StoredChunks, StoredFiles
+from dask_sketch.storage.overwrite import path_exists
 
 _TAGS = ("md5Hash", "ETag", "etag", "content_md5")
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "modified", "date_time", "created")
@@ -282,11 +282,6 @@ def _require_unicode(name: str, label: str) -> None:
         ) from error
 
 
-def _exists(fs: Any, path: str) -> bool:
-    # fsspec's own method takes an interruption, as by SIGTERM, for a file that is not there
-    return Path(path).exists() if isinstance(fs, LocalFileSystem) else bool(fs.exists(path))
-
-
 def _locate(origin: StoredChunks, label: str) -> tuple[fsspec.AbstractFileSystem, list[str]]:
     """File system of a Zarr store, and the folders of its arrays."""
     if origin.store is None:
@@ -311,7 +306,7 @@ def _locate(origin: StoredChunks, label: str) -> tuple[fsspec.AbstractFileSystem
     for folder in folders:
         # otherwise all chunks would be missing, which Zarr accepts, and would seem to have changed
         try:
-            found = any(_exists(fs, f"{folder}/{name}") for name in ("zarr.json", ".zarray"))
+            found = any(path_exists(fs, f"{folder}/{name}") for name in ("zarr.json", ".zarray"))
         except Exception as error:  # file systems fail in many ways
             raise ChunkError(
                 f"the array {folder} cannot be reached: {type(error).__name__}: {error}. Check its "
