@@ -52,6 +52,8 @@ _UNLIKE = 30.0  # ratio of standard deviations from which features are not in on
 _HUGE = 1e150  # bound of values, and inverse bound of ranges: squares are float64 numbers
 _FEW_ROWS = 0.01  # weight in all of the components that do not decide the scale of the others
 _MIXED = 0.1  # ratio of mean variances below which a likelier mixture is believed
+_PILOT_ROWS_PER_PARAMETER, _MIN_PILOT, _MAX_PILOT = 20, 5_000, 32_000
+_PILOT_VALUES = 4_000_000  # of all pilot rows together, unless there are fewer than _MIN_PILOT
 _COARSE = 0.01  # distance of neighbouring numbers of float64, in standard deviations of a feature
 
 
@@ -97,6 +99,40 @@ def default_n_frequencies(
     if n_others + solved > MAX_SOLVABLE:
         return found
     return max(found, 5 * (n_others + own))
+
+
+def default_n_pilot(
+    n_features: int | None, n_components: int | None = None, task: str = "mixture"
+) -> int:
+    """Twenty rows for each parameter of the mixture of a pilot, and 5,000 at least.
+
+    A mixture with ``p`` parameters, fitted to ``r`` rows, loses about ``p / (2 r)`` nats on other
+    rows, which is 0.025 here.
+
+    Parameters
+    ----------
+    n_features
+        Number of features ``d``; None if it is not known before rows are read.
+    n_components
+        Number of components ``K`` of the mixture, with ``(2 d + 1) K`` parameters, or of centroids.
+    task
+        Purpose of the sketch, see :func:`dask_sketch.design`.
+
+    Returns
+    -------
+    n_pilot
+        Number of rows: 5,000 without a number of components, and at most 32,000 or 32 MB.
+
+    Examples
+    --------
+    >>> default_n_pilot(12, 10), default_n_pilot(12, 64), default_n_pilot(12, 500)
+    (5000, 32000, 32000)
+    """
+    if n_features is None or n_components is None:
+        return _MIN_PILOT
+    n_parameters = ((1 if task == "clustering" else 2) * n_features + 1) * n_components
+    most = min(_MAX_PILOT, _PILOT_VALUES // n_features)
+    return max(min(_PILOT_ROWS_PER_PARAMETER * n_parameters, most), _MIN_PILOT)
 
 
 def whitening_matrix(
@@ -158,7 +194,7 @@ def require_design_arguments(
     n_frequencies: int | None,
     n_components: int | None,
     n_columns: int | None,
-    n_pilot: int,
+    n_pilot: int | None,
     seed: int,
     task: str,
     whitening: str | None,
@@ -179,7 +215,7 @@ def require_design_arguments(
         ("n_pilot", n_pilot, 2),
         ("seed", seed, 0),
     ):
-        if value is not None or name == "n_pilot":
+        if value is not None:
             require_integer(name, value, minimum)
     if n_frequencies is None and n_components is None and task != "comparison":
         raise InputError(

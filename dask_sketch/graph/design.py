@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dask_sketch.errors import ChunkError, InputError
 from dask_sketch.features.design import (
     default_n_frequencies,
+    default_n_pilot,
     design_from_pilot,
     design_mixed,
     require_design_arguments,
@@ -91,7 +92,7 @@ def design(
     whitening: Literal["diagonal", "full"] | None = None,
     seed: int = 0,
     dtype: str = "float32",
-    n_pilot: int = 5000,
+    n_pilot: int | None = None,
     covariance_type: str | tuple[str, int] | None = None,
     nan_policy: str = "omit",
     normalize: bool = False,
@@ -155,7 +156,10 @@ def design(
     dtype
         Precision of the features, ``"float32"`` or ``"float64"``.
     n_pilot
-        Number of pilot samples (the paper's ``n0``). For principal components of more than 420
+        Number of pilot samples (the paper's ``n0``). The default is 20 for each parameter of a
+        mixture with variances, ``20 (2 d + 1) K``, or of centroids: at least 5,000, and at most
+        32,000 or 32 MB. Without ``n_components``, or where the number of features is not known
+        before blocks of a bag are read, it is 5,000. For principal components of more than 420
         features, fewer are read.
     covariance_type
         Type of the covariances that will be decoded, as for :func:`decode`. With ``"full"``,
@@ -248,6 +252,8 @@ def design(
             "length. Pass nan_policy='omit'.",
             parameter="nan_policy",
         )
+    if n_pilot is None:
+        n_pilot = default_n_pilot(samples.n_features, n_components, task)
     pilot = pilot_samples(
         samples, n_pilot, seed, nan_policy=nan_policy, normalize=normalize, progress=progress
     )
@@ -305,7 +311,7 @@ def _moment_grid(
     n_components: int | None,
     n_columns: int | None,
     seed: int,
-    n_pilot: int,
+    n_pilot: int | None,
     nan_policy: str,
     progress: bool,
     **options: Any,
@@ -318,11 +324,13 @@ def _moment_grid(
                 "levels; leave it out.",
                 parameter=name,
             )
-    require_integer("n_pilot", n_pilot, 2)
     require_integer("seed", seed, 0)
-    for name, number in (("n_components", n_components), ("n_columns", n_columns)):
+    for name, number, least in (
+        ("n_pilot", n_pilot, 2), ("n_components", n_components, 1), ("n_columns", n_columns, 1),
+    ):  # fmt: skip
         if number is not None:
-            require_integer(name, number, 1)
+            require_integer(name, number, least)
+    n_pilot = default_n_pilot(None) if n_pilot is None else n_pilot
     require_nan_policy(nan_policy)
     samples = open_samples(x, **options)
     n_features = samples.n_features

@@ -16,7 +16,7 @@ import fsspec
 import numpy as np
 
 from dask_sketch.errors import ChunkError, ClusterError, JobError, LedgerError
-from dask_sketch.features.design import default_n_frequencies
+from dask_sketch.features.design import default_n_frequencies, default_n_pilot
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.graph.design import PILOT_CHUNKS, design
 from dask_sketch.graph.partitions import sketch_partitions
@@ -51,7 +51,6 @@ logger = logging.getLogger(__name__)
 Result = tuple["Partition", Sums | ChunkError]  # sums, or the error of the last attempt
 HELD_BYTES = 2**28  # of finished partitions, which are committed then
 REREADS = 2  # of a partition that changes while it is read
-_PILOT_ROWS = 10_000  # in readable chunks, of which a feature map is designed
 MAX_KEY = 512  # characters of a key that are matched to a pattern, which bounds the time
 
 
@@ -399,7 +398,7 @@ def _readable(job: Job, samples: Samples) -> Samples:
     order = np.random.default_rng(job.job.seed).permutation(samples.n_chunks)
     limits, feature_map = job.limits, FeatureMap(samples.n_features, 1, scale=1.0)
     found: list[int] = []
-    n_rows = 0
+    n_rows, least = 0, 2 * _n_pilot(job, samples)
     for start in range(0, len(order), PILOT_CHUNKS):
         chosen = order[start : start + PILOT_CHUNKS].tolist()
         for number, one in sketch_partitions(
@@ -409,7 +408,7 @@ def _readable(job: Job, samples: Samples) -> Samples:
             if not isinstance(one, ChunkError):
                 found.append(number)
                 n_rows += one.count + one.omitted
-        if len(found) >= PILOT_CHUNKS and n_rows >= _PILOT_ROWS:
+        if len(found) >= PILOT_CHUNKS and n_rows >= least:
             break
     if not found:
         return samples  # whose error is raised
@@ -421,6 +420,13 @@ def _readable(job: Job, samples: Samples) -> Samples:
         cut=None,
         origin=None,
     )
+
+
+def _n_pilot(job: Job, samples: Samples) -> int:
+    given = job.feature_map
+    if given.n_pilot is not None:
+        return given.n_pilot
+    return default_n_pilot(samples.n_features, given.n_components, given.task or "mixture")
 
 
 def _designed_from(job: Job, samples: Samples, nan_policy: NanPolicy) -> Conventions:

@@ -375,7 +375,7 @@ def test_columns_of_a_feature_map_are_refused():
         ds.design(PCA_ROWS, n_frequencies=9, n_columns=3)
 
 
-@pytest.mark.parametrize("n_pilot", [None, 1, 2.5])
+@pytest.mark.parametrize("n_pilot", [0, 1, 2.5])
 def test_a_number_of_pilot_samples_is_an_integer(n_pilot):
     with pytest.raises(InputError, match="n_pilot="):
         ds.design(np.zeros((5, 2)), n_components=1, n_pilot=n_pilot)
