@@ -25,8 +25,6 @@ _N_ITERATIONS = 50
 _TOLERANCE = 1e-4  # smallest gain of one iteration, in nats per row
 ROWS_PER_COMPONENT = 20  # of the fit
 _VARIANCE_FLOOR = 1e-8  # added to variances, as a fraction of those of the rows
-# Components times rows of all moves out of local maxima, and the largest number of moves.
-_MOVE_WORK, _MAX_MOVES = 2.5e5, 10
 _HALF_ITERATIONS = 10  # of EM on half of the rows
 
 
@@ -320,7 +318,6 @@ def record_pilot(
         k,
         starts=[(rough.weights, rough.means[:, varies], rough.variances[:, varies])],
         n_starts=0,
-        n_moves=min(int(_MOVE_WORK / (k * len(rows))), _MAX_MOVES),
         n_iterations=_N_ITERATIONS,
         tolerance=_TOLERANCE,
     )
