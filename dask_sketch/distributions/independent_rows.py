@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from dask_sketch.diagnostics.mmd import feature_weights, halves
 from dask_sketch.distributions.bands import bands
-from dask_sketch.distributions.effect import Effect
 from dask_sketch.distributions.permutations import (
     adjusted_p_values,
     combined_p_value,
@@ -20,27 +19,40 @@ from dask_sketch.distributions.permutations import (
     permutations_of,
     require_memory,
 )
-from dask_sketch.distributions.rare_values import MAX_ROWS, warn_of_rare_values, with_rare_rows
+from dask_sketch.distributions.rare_values import warn_of_rare_values, with_rare_rows
 from dask_sketch.distributions.result import FeatureDifference, TwoSampleTest
+from dask_sketch.distributions.row_noise import (
+    MIN_ROWS,
+    ObservedDifference,
+    added_noise,
+    centred,
+    effect_of_rows,
+    features_of,
+    has_weights,
+    most_rows,
+    noise_masses_of,
+    observe,
+    resized,
+)
 from dask_sketch.errors import InputError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.missing import refuse_missing
-from dask_sketch.sketching.row_sample import RowSample
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer, require_number
 from dask_sketch.validation.threads import one_blas_thread
+from dask_sketch.validation.warn import warn_user
 
 Array = NDArray[np.float64]
 _RIDGES = (0.1, 0.01, 0.001)  # of the whitened statistics, relative to the largest eigenvalue
 _MAX_BAND = 128  # frequencies of a band that is whitened
-_MIN_ROWS, _FEWEST_PERMUTED = 200, 20  # random rows of a side; where both sides are all rows
-_NUMBERS = 2**25  # features of these rows in memory at once
 _MANY = 100.0  # draws of a row, the number of which is nearly normal
+_MIN_EFFECTIVE = 150  # random rows with weights that determine the noise
+_EQUAL = 1e-6  # relative difference of counts that is rounding
 _COPIES = 4  # of the coefficients and of the simulated features of a draw
 _FEW_ROWS = 20  # effective rows from which the variance along a direction is known
 _UNSEEN_ROWS = 4.0  # rows whose variance a direction has at least that fewer rows tell of
-_ROUNDING = 1e-13  # difference, relative to the values, that is rounding
+_ROUNDING = 1e-13  # variance along a direction, relative to that of a row, that is rounding
 
 
 def compare_rows(
@@ -59,10 +71,11 @@ def compare_rows(
     :func:`~dask_sketch.distributions.compare`.
 
     If the sketches carry all their rows, from 20 up to 4,000 each, these are permuted between them,
-    and the level is exact. Otherwise, with 200 random rows each or more, the noise of the
-    difference is simulated from the random rows that they carry, by drawing as many of one half of
-    them as each side has, while the other half whitens the differences: then the level is nearly
-    exact, unless few rows carry most of the noise, of which a warning tells.
+    and the level is exact. Otherwise, and if the rows have weights, the noise of the difference is
+    simulated from the random rows that they carry, 200 or more each: as many of one half of them
+    are drawn as each side has, while the other half whitens the differences. Then the level is
+    nearly exact, unless few rows carry most of the noise, of which a warning tells. Weights may
+    depend on the values of the rows, as those of importance sampling do.
 
     Parameters
     ----------
@@ -173,35 +186,34 @@ def compare_model(
         )
     feature_map, n = sketch.feature_map, sketch.effective_count
     refuse_missing("sketch", sketch)
-    if sketch.privacy is not None or n < _MIN_ROWS or feature_map.n_features != model.n_features:
+    if sketch.privacy is not None or n < MIN_ROWS or feature_map.n_features != model.n_features:
         raise InputError(
             f"sketch has an effective count of {n:,.0f}, {feature_map.n_features} features and "
-            f"privacy={sketch.privacy is not None}: give one of {_MIN_ROWS} rows or more of "
+            f"privacy={sketch.privacy is not None}: give one of {MIN_ROWS} rows or more of "
             f"{model.n_features} features, without the noise of privacy."
         )
-    m, omega = feature_map.n_frequencies, feature_map.frequencies
-    size = max(min(MAX_ROWS, _NUMBERS // (2 * m)), _MIN_ROWS)
+    m = feature_map.n_frequencies
+    unit, size = feature_weights(feature_map) / math.sqrt(m), most_rows(m)
     require_memory("n_draws", n_draws, 8 * _COPIES * (size + 2 * m))
     with one_blas_thread():
-        # other rows than those of the same seed, which the sketch may be of
-        own = int(np.random.default_rng((seed, 2)).integers(2**63))
-        both, masses = model.sample(2 * size, seed=own), np.full(size, 1.0 / size)
-        unit, expected = feature_weights(feature_map) / math.sqrt(m), model.characteristic(omega)
-        # simulated and observed differences are both independent of the rows that whiten them
-        noise, others = (
-            halves(unit * (np.exp(-1j * (part @ omega)) - expected)) / math.sqrt(size)
-            for part in (both[:size], both[size:])
-        )
-        rows, difference = both[:size], halves(unit * (sketch.characteristic - expected))
-        draws = _noise_of_rows(np.random.default_rng((seed, 1)), masses, n, n_draws)
-        added = _added_noise(feature_map, sketch)
+        expected = halves(unit * model.characteristic(feature_map.frequencies))
+        found = _weighted_rows(sketch, expected, size, seed)
+        if found is None:
+            found = _simulated_rows(feature_map, model, expected, size, seed)
+        noise, masses = found.noise, (found.masses, found.noise_masses)
+        difference = halves(unit * sketch.characteristic) - expected
+        added = added_noise(feature_map, sketch)
+        rng = np.random.default_rng((seed, 1))
+        draws = _noise_of_rows(rng, masses[1], n, n_draws, independent=found.is_weighted)
         differences = _Differences(draws, math.sqrt(n), False, added * math.sqrt(n))
         mean, variance = model.mean, model.variance
-        statistics = _statistics(feature_map, variance, noise, others, difference, differences)
-        effect = _effect(difference, noise, 1.0 / n, added**2)
+        statistics = _statistics(
+            feature_map, variance, noise, found.others, difference, differences
+        )
+        effect = effect_of_rows(difference, noise, 1.0 / n, added**2)
         sides = (sketch.mean, sketch.variance), (mean, variance)
         features = _moment_differences(
-            sides, mean, rows, masses, differences, feature_map.feature_names
+            sides, mean, found.rows, masses, differences, feature_map.feature_names
         )
     return TwoSampleTest(
         p_value=combined_p_value(statistics),
@@ -219,6 +231,80 @@ def compare_model(
         is_complete=False,
         features=features,
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _RowsOfModel:
+    """Rows that tell the noise of the features around those of a model.
+
+    Attributes
+    ----------
+    noise, others
+        Features of two sets of rows minus their expected values, times roots of the noise masses,
+        shape (n_rows, 2 * n_frequencies). Simulated and observed differences are both independent
+        of the rows that whiten them, the others.
+    rows, masses, noise_masses
+        Rows of the first set, shape (n_rows, n_features), and their masses in means and in the
+        noise, each summing to one.
+    is_weighted
+        Whether they are random rows of the data, whose weights differ.
+    """
+
+    noise: Array
+    others: Array
+    rows: Array
+    masses: Array
+    noise_masses: Array
+    is_weighted: bool
+
+
+def _simulated_rows(
+    feature_map: FeatureMap, model: GaussianMixture, expected: Array, size: int, seed: int
+) -> _RowsOfModel:
+    """Rows of the model, two sets of ``size``."""
+    # other rows than those of the same seed, which the sketch may be of
+    own = int(np.random.default_rng((seed, 2)).integers(2**63))
+    both, masses = model.sample(2 * size, seed=own), np.full(size, 1.0 / size)
+    noise, others = (
+        (features_of(feature_map, part) - expected) / math.sqrt(size)
+        for part in (both[:size], both[size:])
+    )
+    return _RowsOfModel(noise, others, both[:size], masses, masses, False)
+
+
+def _weighted_rows(sketch: Sketch, expected: Array, size: int, seed: int) -> _RowsOfModel | None:
+    """Two halves of the random rows of a sketch, if their weights differ.
+
+    Weights may depend on the values of the rows, as those of importance sampling do. Then the noise
+    is not that of rows of the model.
+    """
+    sample = sketch.sample
+    if sample is None or len(sample) < MIN_ROWS:
+        if sketch.effective_count < (1.0 - _EQUAL) * sketch.count:
+            warn_user(
+                f"the rows have weights, with an effective count of {sketch.effective_count:,.0f} "
+                f"of {sketch.count:,}, and the sketch has no {MIN_ROWS} random rows: the noise is "
+                "simulated as if weights did not depend on the values of the rows. If they do, as "
+                "in importance sampling, the p-value may be far too small: sketch with sample=True."
+            )
+        return None
+    if not has_weights(sample):
+        return None
+    sample = resized(sample, 2 * size)
+    order = np.random.default_rng((seed, 4)).permutation(len(sample))
+    rows, shares = np.asarray(sample.rows, dtype=np.float64), noise_masses_of(sample)
+    noise = np.sqrt(shares)[:, None] * (features_of(sketch.feature_map, rows) - expected)
+    kept, left = order[::2], order[1::2]
+    noise, others = (noise[part] / math.sqrt(shares[part].sum()) for part in (kept, left))
+    masses, shares = (values[kept] / values[kept].sum() for values in (sample.weights, shares))
+    n_effective = float(1.0 / (shares @ shares))
+    if n_effective < _MIN_EFFECTIVE:
+        warn_user(
+            f"weights that differ so much leave the noise to about {n_effective:.0f} of "
+            f"{len(kept):,} random rows: the p-value may be too small. Sketch more rows, or bound "
+            "their weights."
+        )
+    return _RowsOfModel(noise, others, rows[kept], masses, shares, True)
 
 
 def _checked(
@@ -239,44 +325,33 @@ def _checked(
     return level, tolerance, n_draws, seed
 
 
-def _require_rows(name: str, sketch: Sketch, least: int) -> None:
-    if not isinstance(sketch, Sketch):
-        raise InputError(
-            f"{name} of type {type(sketch).__name__}: give a sketch; use compare() for groups, and "
-            ".compute() on a lazy one."
-        )
-    refuse_missing(name, sketch)
-    if sketch.sample is None:
-        raise InputError(
-            f"{name} has no random rows, from which the noise is estimated. Sketch with "
-            "sample=True, or in groups for compare()."
-        )
-    if len(sketch.sample) < least:
-        raise InputError(
-            f"{name} has {len(sketch.sample):,} random rows: with less than {least} the noise "
-            "cannot be estimated. Sketch more data, or with a larger sample."
-        )
-
-
 def _tested(
     first: Sketch, second: Sketch, tolerance: float, level: float, n_draws: int, seed: int
 ) -> TwoSampleTest:
     observed = observe(first, second)
     feature_map = first.feature_map
     m = feature_map.n_frequencies
-    noise, rows, masses = observed.noise, observed.rows, observed.masses
+    noise, rows = observed.noise, observed.rows
+    masses, shares = observed.masses, observed.noise_masses
     require_memory("n_draws", n_draws, 8 * _COPIES * (len(rows) + 2 * m))
     variance = masses @ (rows - masses @ rows) ** 2
     differences, others = _permuted(first, second, observed, n_draws, seed), noise
     if differences is None:
-        warn_of_rare_values(first, second, rows, masses)
+        warn_of_rare_values(first, second, rows, masses, shares)
         rng = np.random.default_rng(seed)
         order = rng.permutation(len(rows))
         # simulated and observed differences are both independent of the rows that whiten them
         others, kept = noise[order[1::2]] * math.sqrt(2.0), order[::2]
         rows, masses = with_rare_rows(first, second, rows[kept], masses[kept])
-        noise = _noise(feature_map, rows, masses)
-        differences = _drawn(first, second, masses, observed, n_draws, rng)
+        shares = masses
+        if observed.is_weighted:
+            own, added = observed.noise_masses[kept], masses[len(kept) :]
+            shares = np.concatenate([own / own.sum() * (1.0 - added.sum()), added])
+            is_first = observed.is_first[kept]
+            differences = _drawn_with_weights(first, second, shares, is_first, n_draws, rng)
+        else:
+            differences = _drawn(first, second, masses, observed, n_draws, rng)
+        noise = centred(features_of(feature_map, rows), masses, shares)
     statistics = _statistics(feature_map, variance, noise, others, observed.difference, differences)
     effect = observed.effect()
     return TwoSampleTest(
@@ -293,7 +368,7 @@ def _tested(
         n_strata=1,
         n_permutations=n_draws + 1,
         is_complete=False,
-        features=_feature_differences(first, second, rows, masses, differences),
+        features=_feature_differences(first, second, rows, (masses, shares), differences),
     )
 
 
@@ -345,86 +420,6 @@ def _known_variances(values: Array, scores: Array) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class ObservedDifference:
-    """Difference of the sketch vectors of two sides of independent rows, and its noise.
-
-    Attributes
-    ----------
-    difference
-        Difference of the real and imaginary parts, with the weights of the features, shape
-        (2 * n_frequencies,).
-    noise
-        Features of the random rows of both sides, without their mean and times roots of their
-        masses, shape (n_rows, 2 * n_frequencies): the sum of their squares is a covariance.
-    factor
-        Covariance of the difference in units of that covariance.
-    rows, masses
-        Random rows of both sides, shape (n_rows, n_features), and their masses, which sum to one.
-    added
-        Standard deviations of the noise that was added to the difference by rounded sums or
-        quantised phases, shape (2 * n_frequencies,).
-    """
-
-    difference: Array
-    noise: Array
-    factor: float
-    rows: Array
-    masses: Array
-    added: Array
-
-    def effect(self) -> Effect:
-        """Squared discrepancy, with the noise of independent rows of one covariance."""
-        return _effect(self.difference, self.noise, self.factor, self.added**2)
-
-
-def observe(first: Sketch, second: Sketch, *, pooled: bool = True) -> ObservedDifference:
-    """Difference of two sketches of one feature map, and its noise from their random rows.
-
-    Parameters
-    ----------
-    first, second
-        Sketches.
-    pooled
-        Whether the noise is that of rows of one common distribution, as if the sides were alike, or
-        of rows of each side around its own mean.
-
-    Raises
-    ------
-    InputError
-        If a sketch has no random rows, or too few.
-    MergeError
-        If the feature maps differ.
-    """
-    named = {"first": first, "second": second}
-    kept = [getattr(side, "sample", None) for side in named.values()]
-    complete = all(sample is not None and sample.is_complete for sample in kept)
-    for name, side in named.items():
-        _require_rows(name, side, _FEWEST_PERMUTED if complete else _MIN_ROWS)
-    first.feature_map.require_same(second.feature_map)
-    feature_map = first.feature_map
-    m, counts = feature_map.n_frequencies, (first.effective_count, second.effective_count)
-    size = max(min(MAX_ROWS, _NUMBERS // (2 * m)), _MIN_ROWS)
-    samples = [_rows(side.sample, size) for side in (first, second) if side.sample is not None]
-    rows = np.concatenate([one for one, _ in samples])
-    shares = np.array(counts) / sum(counts)
-    masses = np.concatenate([share * w for share, (_, w) in zip(shares, samples, strict=True)])
-    unit = feature_weights(feature_map) / math.sqrt(m)
-    factor = sum(counts) / (counts[0] * counts[1])
-    if pooled:
-        noise = _noise(feature_map, rows, masses)
-    else:
-        features = _features(feature_map, rows)
-        cut, factor = len(samples[0][0]), 1.0
-        sides = zip((features[:cut], features[cut:]), samples, counts, strict=True)
-        noise = np.concatenate([_centred(side, w) / math.sqrt(n) for side, (_, w), n in sides])
-    gap = unit * (first.characteristic - second.characteristic)
-    difference = np.concatenate([gap.real, gap.imag])
-    difference[np.abs(difference) < _ROUNDING * unit.max()] = 0.0
-    added = np.hypot(*(_added_noise(feature_map, side) for side in (first, second)))
-    return ObservedDifference(difference, noise, factor, rows, masses, added)
-
-
-@dataclass(frozen=True, eq=False)
 class _Differences:
     """Differences of two sides that are alike, beside the observed difference.
 
@@ -468,16 +463,28 @@ class _Differences:
 def _permuted(
     first: Sketch, second: Sketch, observed: ObservedDifference, n_draws: int, seed: int
 ) -> _Differences | None:
-    """Permute rows where the samples are all rows."""
+    """Permute rows where the samples are all rows.
+
+    Rows with weights are exchangeable only if the weights of both sides arise in the same way, so
+    that they are permuted only where they are too few to simulate their noise.
+    """
     sides = [side.sample for side in (first, second) if side.sample is not None]
     n_rows, scale = [len(one) for one in sides], 1.0 / math.sqrt(observed.factor)
     if not all(one.is_complete for one in sides) or sum(n_rows) != len(observed.rows):
         return None
+    if observed.is_weighted:
+        if min(n_rows) >= MIN_ROWS:
+            return None
+        warn_user(
+            f"the rows have weights, and a side has {min(n_rows)} of them: the p-value is right if "
+            f"the weights of both sides arise in the same way. With {MIN_ROWS} rows or more a side "
+            "it does not depend on that."
+        )
     one_side = np.repeat([True, False], n_rows)
     found = permutations_of(one_side, np.zeros(sum(n_rows), dtype=np.intp), n_draws, seed)
     weights = np.concatenate([one.row_weights for one in sides])
     # the rows of the noise are multiplied by the roots of their masses
-    each = contrasts(found.sides, weights) / np.sqrt(observed.masses)
+    each = contrasts(found.sides, weights) / np.sqrt(observed.noise_masses)
     return _Differences(each, scale, True)
 
 
@@ -498,79 +505,56 @@ def _drawn(
     return _Differences(drawn, scale, False, observed.added * scale)
 
 
-def _noise_of_rows(rng: np.random.Generator, masses: Array, n: float, n_draws: int) -> Array:
+def _drawn_with_weights(
+    first: Sketch,
+    second: Sketch,
+    shares: Array,
+    is_first: NDArray[np.bool_],
+    n_draws: int,
+    rng: np.random.Generator,
+) -> _Differences:
+    """Draw the rows of each side from its own, whose weights differ.
+
+    The first rows have these sides. Rows after them take the place of those far from all others,
+    and are drawn for both.
+    """
+    counts = np.array([first.effective_count, second.effective_count])
+    added = np.ones(len(shares) - len(is_first))
+    # a side has the share of the other one in the noise: the fewer rows, the more noise
+    ratio = np.where(is_first, counts[0] / counts[1], counts[1] / counts[0])
+    signs = np.concatenate([np.where(is_first, 1.0, -1.0), added])
+    masses = shares * np.concatenate([ratio, added])
+    drawn = _noise_of_rows(rng, masses, float(counts.sum()), n_draws, independent=True)
+    scale = math.sqrt(float(counts.prod() / counts.sum()))
+    spread = np.hypot(*(added_noise(first.feature_map, side) for side in (first, second)))
+    return _Differences(signs * drawn, scale, False, spread * scale)
+
+
+def _noise_of_rows(
+    rng: np.random.Generator, masses: Array, n: float, n_draws: int, *, independent: bool = False
+) -> Array:
     """Random numbers of mean zero and variance one: how often each of some rows is drawn.
 
-    The numbers of few draws are not normal: those of rare rows have a long upper tail.
+    The numbers of few draws are not normal: those of rare rows have a long upper tail. They sum to
+    zero, unless they are ``independent``, for noise whose mean is not zero: that of weights which
+    depend on the values of the rows.
     """
     if n * float(masses.min()) >= _MANY:
         return rng.standard_normal((n_draws, len(masses)))
     expected = round(n) * masses
+    if independent:
+        return np.asarray(
+            (rng.poisson(expected, (n_draws, len(masses))) - expected) / np.sqrt(expected)
+        )
     return np.asarray((rng.multinomial(round(n), masses, n_draws) - expected) / np.sqrt(expected))
 
 
-def _rows(sample: RowSample, size: int) -> tuple[Array, Array]:
-    """Some of the random rows with weights that sum to one."""
-    kept = sample.resized(size) if len(sample) > size else sample
-    return np.asarray(kept.rows, dtype=np.float64), kept.weights
-
-
-def _features(feature_map: FeatureMap, rows: Array) -> Array:
-    """Weighted features of rows, real parts beside imaginary ones."""
-    unit = feature_weights(feature_map) / math.sqrt(feature_map.n_frequencies)
-    features = unit * np.exp(-1j * (rows @ feature_map.frequencies))
-    return halves(np.asarray(features, dtype=np.complex128))  # some stubs of NumPy say float64
-
-
-def _noise(feature_map: FeatureMap, rows: Array, masses: Array) -> Array:
-    return _centred(_features(feature_map, rows), masses)
-
-
-def _centred(features: Array, masses: Array) -> Array:
-    """Rows minus their mean, times roots of their weights: their squares sum to the covariance."""
-    out = features - masses @ features
-    out[np.abs(out) < _ROUNDING * np.abs(features).max(axis=0)] = 0.0
-    return np.asarray(np.sqrt(masses)[:, None] * out)
-
-
-def _added_noise(feature_map: FeatureMap, sketch: Sketch) -> Array:
-    """Deviations of the noise of rounded sums or quantised phases in weighted features."""
-    unit = feature_weights(feature_map) / math.sqrt(feature_map.n_frequencies)
-    return np.tile(unit * math.sqrt(sketch.added_variance), 2)
-
-
-def _effect(difference: Array, noise: Array, factor: float, added: Array) -> Effect:
-    """Squared discrepancy, with the noise of independent rows of one covariance.
-
-    Independent noise of the variances ``added`` is beside that of the rows.
-    """
-    own = np.einsum("ij,ij->i", noise, noise)
-    wide = noise.shape[1] > noise.shape[0]
-    gram = noise @ noise.T if wide else noise.T @ noise
-    # the sums over products of different rows, whose expectation has no bias, from those over all
-    paired = np.sum(gram**2, axis=0) if wide else np.einsum("ij,ij->i", noise @ gram, noise)
-    square = factor**2 * max(float(np.sum(paired) - np.sum(own**2)), 0.0)
-    cube = (
-        float(np.sum((gram @ gram) * gram))
-        - 3.0 * float(own @ paired)
-        + 2.0 * float(np.sum(own**3))
-    )
-    variances = factor * np.einsum("ij,ij->j", noise, noise)
-    square += float(added @ (2.0 * variances + added))
-    third = factor**3 * cube + float(added @ (3.0 * variances * (variances + added) + added**2))
-    length = float(difference @ difference)
-    along = factor * float(np.sum((noise @ difference) ** 2)) + float(added @ difference**2)
-    return Effect(
-        squared=length - factor * float(np.sum(own)) - float(np.sum(added)),
-        noise_variance=2.0 * square,
-        noise_third_moment=8.0 * max(third, 0.0),
-        direction_variance=along / length if length > 0 else 0.0,
-        degrees_of_freedom=math.inf,
-    )
-
-
 def _feature_differences(
-    first: Sketch, second: Sketch, rows: Array, masses: Array, differences: _Differences
+    first: Sketch,
+    second: Sketch,
+    rows: Array,
+    masses: tuple[Array, Array],
+    differences: _Differences,
 ) -> tuple[FeatureDifference, ...]:
     """Differences of the means and mean squares of single features."""
     total = first.total_weight + second.total_weight
@@ -584,18 +568,21 @@ def _moment_differences(
     sides: tuple[tuple[Array, Array], tuple[Array, Array]],
     pooled: Array,
     rows: Array,
-    masses: Array,
+    masses: tuple[Array, Array],
     differences: _Differences,
     names: tuple[str, ...] | None,
 ) -> tuple[FeatureDifference, ...]:
-    """Differences of the sides, each with means and variances, around a common mean."""
+    """Differences of the sides, each with means and variances, around a common mean.
+
+    The masses are those of the rows in means, and those in the noise.
+    """
     (first, first_variance), (second, second_variance) = sides
     shift = first - second
     squares = [(mean - pooled) ** 2 + variance for mean, variance in sides]
     p: list[Array] = []
     for feature in range(len(pooled)):
         column = rows[:, feature] - pooled[feature]
-        noise = _centred(np.column_stack([column, column**2]), masses)
+        noise = centred(np.column_stack([column, column**2]), *masses)
         observed = np.array([shift[feature], squares[0][feature] - squares[1][feature]])
         deviation = np.sqrt(np.sum(noise**2, axis=0))
         deviation[deviation == 0.0] = np.inf

@@ -17,8 +17,8 @@ from dask_sketch.diagnostics.mmd import feature_weights, group_vectors, halves, 
 from dask_sketch.display.html import card
 from dask_sketch.display.text import describe, one_line
 from dask_sketch.distributions.effect import effect_of
-from dask_sketch.distributions.independent_rows import observe
 from dask_sketch.distributions.nearest_neighbors import checked_rows
+from dask_sketch.distributions.row_noise import observe
 from dask_sketch.distributions.units import units_of
 from dask_sketch.errors import InputError, MergeError
 from dask_sketch.features.feature_map import FeatureMap
@@ -153,8 +153,9 @@ def estimate_mmd(
         with one_blas_thread():
             observed = observe(first, second, pooled=False)
             effect = observed.effect()
-        # the noise of all rows is known from the sketches themselves
-        difference, squared = observed.difference, mmd(first, second, squared=True)
+        difference, squared = observed.difference, effect.squared
+        if not observed.is_weighted:  # the noise of all rows is known from the sketches themselves
+            squared = mmd(first, second, squared=True)
         unit, n_units = "row", (first.count, second.count)
     else:
         remedy = "give two groups of sketches, or two sketches; call .compute() on lazy ones."

@@ -16,6 +16,10 @@ MAX_ROWS = 4000  # random rows of a side, from which the noise is estimated
 _REACH = 5.0  # standard deviations beyond the random rows
 _ROUNDING = 1e-6  # of the random rows, which are of single precision
 _MIN_EFFECTIVE = 20  # random rows that determine a variance
+_KEEP_ALL = (
+    f"sketches that keep all their rows, with sample=n_samples up to {MAX_ROWS:,}, or sketches of "
+    "groups with compare(). There the level is exact."
+)
 
 
 def with_rare_rows(
@@ -68,7 +72,9 @@ def _bounds(first: Sketch, second: Sketch) -> tuple[Array, Array]:
     return np.minimum(first.minimum, second.minimum), np.maximum(first.maximum, second.maximum)
 
 
-def warn_of_rare_values(first: Sketch, second: Sketch, rows: Array, masses: Array) -> None:
+def warn_of_rare_values(
+    first: Sketch, second: Sketch, rows: Array, masses: Array, noise_masses: Array
+) -> None:
     """Warn of values so rare that the random rows do not tell their noise.
 
     Rows at the bounds of the data take the place of those that no random row tells of, which is
@@ -78,13 +84,16 @@ def warn_of_rare_values(first: Sketch, second: Sketch, rows: Array, masses: Arra
     ----------
     first, second
         Sketches.
-    rows, masses
-        Random rows of both, shape (n_rows, n_features), and their masses.
+    rows, masses, noise_masses
+        Random rows of both, shape (n_rows, n_features), and their masses in means and in the noise.
     """
     names = first.feature_map.feature_names
     low, high = _bounds(first, second)
+    noun, remedy = "variance", _KEEP_ALL
+    if noise_masses is not masses:  # rows with weights are not permuted
+        noun, remedy = "noise", "sketches of groups with compare(), or lighter weights."
     for feature, column in enumerate(rows.T):
-        squares = masses * (column - masses @ column) ** 2
+        squares = noise_masses * (column - masses @ column) ** 2
         variance = float(squares.sum())
         n_effective = variance**2 / max(float(squares @ squares), np.finfo(float).tiny)
         reach = _REACH * math.sqrt(variance) + _ROUNDING * max(
@@ -94,13 +103,11 @@ def warn_of_rare_values(first: Sketch, second: Sketch, rows: Array, masses: Arra
             why = f"has values from {low[feature]:.4g} to {high[feature]:.4g}, and the random rows "
             why += f"only from {column.min():.4g} to {column.max():.4g}"
         elif 0.0 < n_effective < _MIN_EFFECTIVE:
-            why = f"owes its variance to about {n_effective:.2g} of {len(rows):,} random rows"
+            why = f"owes its {noun} to about {n_effective:.2g} of {len(rows):,} random rows"
         else:
             continue
         warn_user(
             f"{feature_title(feature, names)} {why}: rare values make differences by chance larger "
-            "than these rows tell, so the p-value may be too small. Compare sketches that keep all "
-            f"their rows, with sample=n_samples up to {MAX_ROWS:,}, or sketches of groups with "
-            "compare(). There the level is exact."
+            f"than these rows tell, so the p-value may be too small. Compare {remedy}"
         )
         return

@@ -252,10 +252,9 @@ def design(
             "length. Pass nan_policy='omit'.",
             parameter="nan_policy",
         )
-    if n_pilot is None:
-        n_pilot = default_n_pilot(samples.n_features, n_components, task)
+    size = n_pilot or default_n_pilot(samples.n_features, n_components, task)
     pilot = pilot_samples(
-        samples, n_pilot, seed, nan_policy=nan_policy, normalize=normalize, progress=progress
+        samples, size, seed, nan_policy=nan_policy, normalize=normalize, progress=progress
     )
     build = design_from_pilot
     if samples.categories is not None:

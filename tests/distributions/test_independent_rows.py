@@ -5,7 +5,7 @@ import pytest
 
 import dask_sketch as ds
 from dask_sketch import FeatureMap, GaussianMixture, partial_sketch
-from dask_sketch.distributions import compare_model, compare_rows
+from dask_sketch.distributions import compare_model, compare_rows, estimate_mmd
 from dask_sketch.errors import InputError, MergeError
 from dask_sketch.sketching.quantized_phases import quantize_phases
 
@@ -47,6 +47,51 @@ def test_weighted_rows():
     sides = [sketch_of(rng, weights=one) for one in weights]
     assert not compare_rows(*sides, level=0.01).is_different
     assert compare_rows(sides[0], sketch_of(rng, width=1.4, weights=weights[1])).is_different
+
+
+def reweighted(rng, n, sample):
+    """Sketches of one distribution: rows of another one with importance weights, and plain rows."""
+    x = rng.normal(size=(n, 2))
+    weights = np.exp(0.5 * x[:, 0])
+    shifted = rng.normal([0.5, 0.0], size=(n, 2))
+    return (
+        partial_sketch(x, MAP, weights, sample=sample, position=0),
+        partial_sketch(shifted, MAP, sample=sample, position=n),
+    )
+
+
+@pytest.mark.parametrize("sample", [500, 1000])
+@pytest.mark.filterwarnings("default:feature")
+def test_the_noise_is_that_of_weights_that_depend_on_the_values(sample):
+    rng = np.random.default_rng(0)
+    p, above = [], []
+    for _ in range(40):
+        both = reweighted(rng, 1000, sample)
+        p.append(compare_rows(*both, n_draws=49).p_value)
+        above.append(estimate_mmd(*both).interval[0] > 0.0)
+    assert np.mean(np.array(p) <= 0.1) < 0.29  # four standard errors; above one half as if alike
+    assert np.mean(above) < 0.2
+
+
+def test_few_rows_with_weights_are_exchangeable_only_if_their_weights_are():
+    rng = np.random.default_rng(0)
+    with pytest.warns(UserWarning, match="has 100"):
+        compare_rows(*reweighted(rng, 100, 100), n_draws=49)
+
+
+def test_a_model_and_importance_weights():
+    rng = np.random.default_rng(0)
+    model, p = GaussianMixture([1.0], [[0.0, 0.0]], [[1.0, 1.0]]), []
+    for _ in range(40):
+        x = rng.normal([0.4, 0.0], size=(2000, 2))
+        side = partial_sketch(x, MAP, np.exp(-0.4 * x[:, 0]), sample=2000)
+        p.append(compare_model(side, model, n_draws=49).p_value)
+    assert np.mean(np.array(p) <= 0.1) < 0.29
+    other = GaussianMixture([1.0], [[0.4, 0.0]], [[1.0, 1.0]])
+    assert compare_model(side, other).is_different
+    without = partial_sketch(x, MAP, np.exp(-0.4 * x[:, 0]))
+    with pytest.warns(UserWarning, match="2,000.*sample=True"):
+        compare_model(without, model, n_draws=49)
 
 
 def test_results_depend_on_the_seed_alone():
