@@ -224,7 +224,8 @@ class SketchAccessor:
             (dim,) = self._x[by].dims
             # an index that repeats itself, or an order of it, means nothing here
             sides: list[Any] = [
-                x.reset_index(dim, drop=True) if dim in x.indexes else x for x in (self._x, other)
+                x.drop_indexes([name for name in x.xindexes if dim in x[name].dims])
+                for x in (self._x, other)
             ]
             return xr.concat(sides, dim, join="exact")
         except (KeyError, ValueError, TypeError, AttributeError) as error:

@@ -85,6 +85,24 @@ def test_two_sides_are_compared_by_whole_units(make):
         late.sketch.compare([1.0], "day")
 
 
+@pytest.mark.parametrize("make", ["array", "dataset"])
+def test_units_along_a_dimension_of_their_own(make):
+    rng = np.random.default_rng(0)
+    first, second = (
+        xr.DataArray(
+            rng.normal(size=(12, 30, 3)),
+            dims=("day", "time", "feature"),
+            coords={"day": days, "feature": list("abc")},
+        )
+        for days in (np.arange(12), np.arange(12, 24))
+    )
+    if make == "dataset":
+        first, second = first.to_dataset("feature"), second.to_dataset("feature")
+    found = first.sketch.compare(second, "day", n_frequencies=40)
+    assert (found.dim, found.n_units) == ("day", (12, 12))
+    assert not found.is_different
+
+
 def test_labels_of_a_type_of_pandas():
     labels = pd.Series(SPEAKER, dtype="str")
     x = xr.DataArray(X, dims=("frame", "feature"), coords={"speaker": ("frame", labels)})

@@ -133,7 +133,7 @@ def write_report(
     sample
         Rows of data to draw under the mixture, shape (n_samples, n_features).
     names
-        Names of the features.
+        Names of the features; by default those of the model or of the feature map.
     answers
         Questions with their answers, shown first. The summary leaves out the fit then.
     diagnostics
@@ -163,6 +163,8 @@ def write_report(
     about = model if model is not None else None if sketch is None else sketch.feature_map
     if about is None:
         raise InputError("sketch=None, model=None: a report needs one of them, or both.")
+    if names is None:
+        names = about.feature_names
     labels = [f"feature {k}" for k in range(about.n_features)] if names is None else list(names)
     if len(labels) != about.n_features:
         raise InputError(

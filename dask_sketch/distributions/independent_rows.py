@@ -482,7 +482,8 @@ def _permuted(
         )
     one_side = np.repeat([True, False], n_rows)
     found = permutations_of(one_side, np.zeros(sum(n_rows), dtype=np.intp), n_draws, seed)
-    weights = np.concatenate([one.row_weights for one in sides])
+    # a common factor of all weights of a side means nothing
+    weights = np.concatenate([one.row_weights / one.row_weights.mean() for one in sides])
     # the rows of the noise are multiplied by the roots of their masses
     each = contrasts(found.sides, weights) / np.sqrt(observed.noise_masses)
     return _Differences(each, scale, True)

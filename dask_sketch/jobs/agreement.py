@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from fsspec.implementations.local import LocalFileSystem
 
 from dask_sketch.diagnostics.report import installed_versions
 from dask_sketch.errors import ArtifactError, InputError, JobError, LedgerError
@@ -345,6 +348,8 @@ def require_other_data(job: Job, sources: Sequence[tuple[str, Any]]) -> None:
         if isinstance(origin, StoredFiles):
             kind = (origin.fs.unstrip_protocol(""), origin.columns)
             places = {part.path for part in origin.parts}
+            if isinstance(origin.fs, LocalFileSystem):  # one folder may have several links
+                places = {os.path.realpath(place) for place in places}
         elif isinstance(origin, StoredChunks) and origin.store is not None:
             store = origin.store.resolve() if isinstance(origin.store, Path) else origin.store
             kind, places = ("array", (origin.arrays[0].path,)), {str(store)}

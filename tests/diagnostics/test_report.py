@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import dask.array as da
 import numpy as np
+import pandas as pd
 import pytest
 
 import dask_sketch as ds
@@ -296,3 +297,11 @@ def test_names_of_files_that_are_not_utf_8(tmp_path: Path) -> None:
     model = random_mixture(2, 2, seed=1)
     page = write_report(tmp_path / "r.html", model=model, source={"data": "x\udcff.zarr"})
     assert "x\\udcff.zarr" in page.read_text(encoding="utf-8")
+
+
+def test_features_have_the_names_of_the_data(tmp_path):
+    x = pd.DataFrame(np.random.default_rng(0).normal(size=(400, 2)), columns=["length", "width"])
+    found = sketch(x, design(x, n_components=1))
+    page = write_report(tmp_path / "page.html", found, decode(found, 1)).read_text()
+    assert "length" in page
+    assert "feature 0" not in page

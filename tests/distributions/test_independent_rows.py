@@ -49,6 +49,19 @@ def test_weighted_rows():
     assert compare_rows(sides[0], sketch_of(rng, width=1.4, weights=weights[1])).is_different
 
 
+def test_a_common_factor_of_the_weights_of_a_side_means_nothing():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(300, 2)), rng.normal([0.4, 0.0], size=(200, 2))
+    plain, heavy = (
+        partial_sketch(x, MAP, weights, sample=300) for weights in (None, np.full(300, 8.0))
+    )
+    other = partial_sketch(y, MAP, sample=300, position=300)
+    found = [compare_rows(side, other, n_draws=199) for side in (plain, heavy)]
+    assert found[0].is_different
+    assert found[0].p_value == found[1].p_value
+    assert found[0].squared == pytest.approx(found[1].squared, rel=1e-6)
+
+
 def reweighted(rng, n, sample):
     """Sketches of one distribution: rows of another one with importance weights, and plain rows."""
     x = rng.normal(size=(n, 2))

@@ -161,6 +161,7 @@ def test_sources_of_different_features(make_place: Make) -> None:
         ("x.zarr", "./x.zarr/", ""),
         ("days", "days/*.parquet", ""),
         ("days", "days/1.parquet", 'columns = ["a", "b"]\n'),
+        ("days", "link", ""),
     ],
 )
 def test_data_of_another_source(make_place: Make, path: str, again: str, columns: str) -> None:
@@ -169,6 +170,7 @@ def test_data_of_another_source(make_place: Make, path: str, again: str, columns
     for day in range(2):
         frame = pd.DataFrame(np.zeros((5, 2), "f4"), columns=["a", "b"])
         frame.to_parquet(place.folder / f"days/{day}.parquet")
+    (place.folder / "link").symlink_to("days")
     more = f'[[sources]]\nname = "again"\npath = "{again}"\n'
     place.write(sources=f'[[sources]]\npath = "{path}"\n{columns}{more}{columns}')
     with pytest.raises(JobError, match=r"sources\[1\]\.path: .*(x\.zarr|\.parquet) .*'data'"):

@@ -21,9 +21,15 @@ from typing import Any, Protocol
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from dask_sketch.errors import LedgerError
+from dask_sketch.errors import LedgerError, LedgerLocked
 from dask_sketch.storage.local_files import read_regular_file
 from dask_sketch.storage.overwrite import local_path, resolve_parents
+
+MOMENT, _BETWEEN = 30.0, 0.02  # seconds until a lock of a moment is given up, and between tries
+
+
+class FolderLocked(LedgerLocked):
+    """Another process locks the folder of the ledger for longer than a moment."""
 
 
 class Backend(Protocol):
@@ -67,7 +73,13 @@ class Backend(Protocol):
         """Refuse a root in which a folder is a symbolic link, if the file system has links."""
 
     def exclusive(self) -> contextlib.AbstractContextManager[None]:
-        """Exclude other processes for a moment, if the file system can."""
+        """Exclude other processes for a moment, if the file system can.
+
+        Raises
+        ------
+        FolderLocked
+            If another process excludes this one for half a minute.
+        """
 
     def wait_until_visible(self, seconds: float) -> None:
         """Wait until a write is visible to others, if it is not at once."""
@@ -228,13 +240,31 @@ class _Local:
             ) from error
         try:
             with contextlib.suppress(OSError):  # some network file systems have no such locks
-                fcntl.flock(handle, fcntl.LOCK_EX)
+                _lock_folder(handle, self.root)
             yield
         finally:
             os.close(handle)  # releases the lock
 
     def wait_until_visible(self, seconds: float) -> None:
         pass  # writes are visible at once
+
+
+def _lock_folder(handle: int, folder: Path) -> None:
+    """Lock a folder, which other processes do for a moment.
+
+    The call that waits in the kernel would not end if another process was suspended at that moment.
+    """
+    end = time.monotonic() + MOMENT
+    while True:
+        try:
+            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise FolderLocked(
+                    f"{folder} is locked by a process that has not gone on for {MOMENT:.0f} s, "
+                    f"such as a suspended one: `fuser {folder}` names it; continue or end it."
+                ) from None
+        time.sleep(_BETWEEN)
 
 
 def _make_folders(path: Path) -> set[Path]:

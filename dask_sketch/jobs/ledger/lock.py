@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from dask_sketch.errors import LedgerError, LedgerLocked
-from dask_sketch.jobs.ledger.backends import Backend
+from dask_sketch.jobs.ledger.backends import Backend, FolderLocked
 from dask_sketch.jobs.ledger.objects import ROOT, group_attributes, group_metadata
 
 logger = logging.getLogger(__name__)
@@ -196,6 +196,9 @@ class Lock:
             # of two concurrent processes, one takes the lock and the other one finds it
             with backend.exclusive():
                 self._take(stale_after)
+        except LedgerLocked:  # by another process, so that this one has written nothing
+            _HELD.discard(self._holder.token)
+            raise
         except BaseException:
             self._remove()  # it may have been written nevertheless
             raise
@@ -258,6 +261,8 @@ class Lock:
                     self.require_held()
                     content = group_metadata(asdict(self._holder.confirmed()))
                     self._backend.replace(NAME, content)
+            except FolderLocked as error:  # which may be released again
+                logger.warning("the heartbeat of the lock could not be written: %s", error)
             except LedgerLocked as error:
                 logger.warning("%s", error)
                 return

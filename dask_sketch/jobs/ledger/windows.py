@@ -16,12 +16,14 @@ from dask_sketch.jobs.ledger.history import RunRecord
 from dask_sketch.jobs.ledger.partitions import Entry
 from dask_sketch.jobs.ledger.sums import Sums, n_bytes
 from dask_sketch.sketching.merge import merge
+from dask_sketch.validation.warn import warn_user
 
 # A number of runs, a span of time such as "7 days", or a function of the key of a partition.
 Window: TypeAlias = int | str | Callable[[str], bool]
 _MAX_RUNS = 28  # of a window that no argument sets: four weeks of nights
 _MAX_KEPT = 2**28  # bytes of the sums of runs in memory
 _MAX_SEARCHED = 1000  # units among which changes are searched
+_CLOCKS_AGREE = timedelta(minutes=5)
 _MAX_HALVINGS = 32  # of a weight: sums have no smaller quanta
 
 
@@ -238,6 +240,7 @@ def _runs_or_keys(
         times = {run: started[run] for run in runs if run in started}
         if not times:
             return set()
+        _warn_of_clocks(times, f"{name}={window!r}")
         # the run of the highest number: the clock may have been wrong in an earlier one
         newest = times[max(times)]
         return {run for run, time in times.items() if abs(newest - time) < span}
@@ -283,6 +286,21 @@ def _span(window: str, name: str) -> timedelta:
 def start_times(records: Sequence[RunRecord]) -> dict[int, datetime]:
     """Times at which runs started, by their numbers."""
     return {record.number: datetime.fromisoformat(record.started) for record in records}
+
+
+def _warn_of_clocks(started: Mapping[int, datetime], argument: str) -> None:
+    """Warn of a run that started before an earlier one, by the clocks of their machines."""
+    latest: int | None = None
+    for run in sorted(started):
+        if latest is not None and started[run] < started[latest] - _CLOCKS_AGREE:
+            warn_user(
+                f"{argument}: by its clock, run {run} started at {started[run]:%Y-%m-%d %H:%M}, "
+                f"before run {latest} at {started[latest]:%Y-%m-%d %H:%M}. One of the clocks was "
+                "wrong, and so are ages here. Choose partitions by a number of runs."
+            )
+            return
+        if latest is None or started[run] > started[latest]:
+            latest = run
 
 
 class RunTotals:
@@ -371,6 +389,7 @@ def decayed_weights(
             "age is unknown. Leave half_life out.",
             parameter="half_life",
         )
+    _warn_of_clocks({run: started[run] for run in runs}, f"half_life={half_life!r}")
     newest = started[max(runs)]  # the clock may have been wrong in an earlier one
     halvings = {run: abs(newest - started[run]) / span for run in runs}
     return {run: 0.5**n for run, n in halvings.items() if n <= _MAX_HALVINGS}

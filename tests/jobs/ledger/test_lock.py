@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import multiprocessing
 import os
@@ -18,6 +19,7 @@ from jobs.ledger.world import die_with_the_lock
 
 from dask_sketch import open_ledger
 from dask_sketch.errors import LedgerError, LedgerLocked
+from dask_sketch.jobs.ledger import backends
 from dask_sketch.jobs.ledger import lock as lock_module
 from dask_sketch.jobs.ledger.lock import NAME, Holder, process_start, read_holder
 from dask_sketch.jobs.ledger.objects import group_metadata
@@ -34,6 +36,21 @@ def hold(ledger, **changes):
 
 
 ELSEWHERE = {"host": "node-7", "machine": "node-7 boot", "pid": 4711}
+
+
+def test_a_process_that_is_suspended_while_it_takes_the_lock(ledger, url, monkeypatch):
+    if "://" in str(url):
+        pytest.skip("object stores have no locks of folders")
+    monkeypatch.setattr(backends, "MOMENT", 0.2)
+    handle = os.open(url, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        with pytest.raises(LedgerLocked, match="0 s"), open_ledger(url).lock():
+            pass
+    finally:
+        os.close(handle)
+    with ledger.lock() as held:
+        assert held.broken is None
 
 
 def test_the_second_is_refused(ledger, url, world):
