@@ -1,4 +1,4 @@
-"""Bootstrap a decoded model over partial sketches: errors that hold where rows depend."""
+"""Bootstrap a decoded model over partial sketches, for errors that hold for dependent rows."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from dask_sketch.validation.warn import warn_user
 
 Array = NDArray[np.float64]
 _FEW = 20  # units; with fewer, intervals are too short
-# Parameters with intervals of logits, and of logarithms; of matrices, the diagonal.
 _MAX_REPLICATES = 100_000
+# Parameters with intervals on the logit scale, and on the logarithmic scale (diagonals of matrices)
 _FRACTIONS = ("weights", "probabilities")
 _POSITIVE = ("covariances", "covariance_matrices", "variances", "scales", "concentrations")
 
@@ -45,12 +45,12 @@ class Bootstrap:
     Attributes
     ----------
     model
-        Model decoded from all partial sketches together, to whose components those of the
-        replicates are matched.
+        Model decoded from all partial sketches together. The components of the replicates are
+        matched to its components.
     replicates
         Parameters of the replicates by name, such as ``"means"``, each with a first axis of length
-        n_replicates before those of the parameter. With ``covariance_type="low-rank:r"``, whose
-        factors may be rotated, they are the ``"covariance_matrices"``.
+        n_replicates before the axes of the parameter. With ``covariance_type="low-rank:r"``, where
+        factors may be rotated, there are ``"covariance_matrices"`` in place of factors.
     n_units
         Number of partial sketches.
     """
@@ -68,7 +68,8 @@ class Bootstrap:
     def stderr(self) -> dict[str, Array]:
         """Standard errors by the name of the parameter, each of the shape of the parameter.
 
-        Standard deviations of the replicates, times ``sqrt(n / (n - 1))`` with n units.
+        They are standard deviations of the replicates, times ``sqrt(n / (n - 1))`` with ``n``
+        units.
         """
         factor = np.sqrt(self.n_units / (self.n_units - 1.0))
         return {name: factor * x.std(axis=0, ddof=1) for name, x in self.replicates.items()}
@@ -76,8 +77,8 @@ class Bootstrap:
     def interval(self, level: float = 0.95) -> dict[str, Array]:
         """Confidence intervals of all parameters.
 
-        Student's intervals with ``n - 1`` degrees of freedom for ``n`` units: on the logit scale
-        for weights and probabilities, on the logarithmic scale for variances, scales and
+        They are Student's intervals with ``n - 1`` degrees of freedom for ``n`` units: on the logit
+        scale for weights and probabilities, on the logarithmic scale for variances, scales and
         concentrations, and on the original scale for all other parameters.
 
         Parameters
@@ -113,7 +114,7 @@ class Bootstrap:
         return out
 
     def _is_transformed(self, name: str, value: Array) -> NDArray[np.bool_]:
-        """Whether each interval is one of a logit or a logarithm."""
+        """Whether each interval is on the logit or logarithmic scale."""
         if name not in (*_FRACTIONS, *_POSITIVE):
             return np.zeros(value.shape, dtype=bool)
         inside = value > 0.0
@@ -149,18 +150,19 @@ def bootstrap(
     progress: bool = False,
     **options: Any,
 ) -> Bootstrap:
-    """Standard errors and intervals of a decoded model, by resampling whole partial sketches.
+    """Estimate standard errors and intervals of a decoded model, by resampling partial sketches.
 
-    Each replicate is the exact sum of as many partial sketches, drawn with replacement, decoded
-    from the components of the model. Rows within a partial sketch may depend on one another, such
-    as the frames of one speaker; the partial sketches must be independent. ``model.stderr``, on the
-    other hand, holds for independent rows of a true model only.
+    Each replicate is the exact sum of ``n`` of the ``n`` partial sketches, drawn with replacement.
+    It is decoded with a start at the components of the model. Rows within a partial sketch may
+    depend on one another, such as the frames of one speaker; the partial sketches must be
+    independent. In contrast, ``model.stderr`` only holds for independent rows of a true model.
 
     Parameters
     ----------
     model
         Model of any family, decoded from the sum of the sketches. It is decoded again with the
-        arguments here, from its own components; this is the ``model`` of the result.
+        arguments of this call, with a start at its own components; this is the ``model`` of the
+        result.
     sketches
         Partial sketches: a group such as ``sketch(x, feature_map, groups=speaker)``, sketches by
         any key, such as ``dict(ledger.sketches(ledger.entries))``, or a list. Their random rows are
@@ -168,8 +170,8 @@ def bootstrap(
     n_replicates
         Number of replicates, from 2 to 100,000.
     refine
-        Argument of :func:`dask_sketch.decode`, for Gaussians and latent classes; others are refined
-        or not in any case.
+        Argument of :func:`dask_sketch.decode`, for Gaussians and latent classes; it has no effect
+        on other families.
     seed
         Seed of the draws, ``>= 0``.
     executor
@@ -212,7 +214,7 @@ def bootstrap(
     """
     if not isinstance(model, get_args(AnyModel)):
         raise InputError(
-            f"model of type {type(model).__name__}: give a model as decode and open return it.",
+            f"model of type {type(model).__name__}: give a model, as returned by decode or open.",
             parameter="model",
         )
     n_replicates = require_integer("n_replicates", n_replicates, 2)
@@ -221,7 +223,7 @@ def bootstrap(
     require_integer("seed", seed, 0)
     if executor is not None and not callable(getattr(executor, "submit", None)):
         raise InputError(
-            f"executor={executor!r}: give an Executor of concurrent.futures, or that of a client, "
+            f"executor={executor!r}: give an Executor of concurrent.futures, or of a client by "
             "client.get_executor().",
             parameter="executor",
         )
@@ -235,7 +237,7 @@ def bootstrap(
     if isinstance(model, GaussianMixture):
         given.setdefault("covariance_type", model.covariance_type)
         if rank_of(given["covariance_type"]) is not None:
-            given["refine"] = None  # which is as "efficient"
+            given["refine"] = None  # the fit of factors is efficient already
     elif not isinstance(model, LatentClassMixture):
         given["refine"] = None
         if isinstance(model, Centroids):
@@ -243,7 +245,7 @@ def bootstrap(
     total = merge(units)
     center = _decoded(total, model, given)
     assert center.decoding is not None
-    # so that no replicate searches for other components, as for a sketch of new data
+    # with this record no replicate searches for other components, as for a sketch of new data
     record = replace(center.decoding, cost=1.0, noise_level=0.0, searched=None)
     start = replace(center, decoding=record)
     rng = np.random.default_rng(seed)
@@ -281,7 +283,7 @@ def _units(sketches: Any) -> list[Sketch]:
                 "Bootstrap the sketches before privatise().",
                 parameter="sketches",
             )
-    # the pilot's mixture would be a rival that is the same in all replicates
+    # the mixture of pilot rows would be the same rival in all replicates
     units = [_without_rows(each) for each in found if each.total_weight > 0]
     if len(units) < 2:
         raise InputError(
@@ -320,14 +322,14 @@ def _replicates(
 
 
 def _decoded(sketch: Sketch, start: AnyModel, options: dict[str, Any]) -> AnyModel:
-    """Model from a start; warnings of the fit are of dependence as well, and left out."""
+    """Decode from a start, without warnings of the fit, which dependent rows cause as well."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         return decode(sketch, start=start, **options)
 
 
 def _matched(found: AnyModel, center: AnyModel) -> dict[str, Array]:
-    """Parameters of a replicate in the order of the components that they are nearest to."""
+    """Parameters of a replicate, in the order of the matched components of the model."""
     order = linear_sum_assignment(_distances(center, found))[1]
     kind = getattr(center, "covariance_type", None)
     names = type(center)._arrays
@@ -342,7 +344,7 @@ def _matched(found: AnyModel, center: AnyModel) -> dict[str, Array]:
 
 def _distances(one: AnyModel, other: AnyModel) -> Array:
     """Squared distances (K, K) of the components of two models of the same family."""
-    name = type(one)._arrays[1]  # of means, centers, locations or directions
+    name = type(one)._arrays[1]  # means, centers, locations or directions
     mine, theirs = getattr(one, name), getattr(other, name)
     if isinstance(one, Centroids):
         spread = mine.var(axis=0)

@@ -35,10 +35,10 @@ from dask_sketch.validation.threads import one_blas_thread
 
 logger = logging.getLogger(__name__)
 
-_LONG = 20.0  # seconds after which it is stated that there will be more
-# Numbers of components that are tried first, and the number of failures in a row that end them.
+_LONG = 20.0  # seconds after which a warning states how the search goes on
+# Growth of the numbers of components, and number of failures in a row that end it.
 _GROWTH, _MAX_FAILED = 1.4, 2
-_FAR = 30.0  # noise levels of a cost that noise does not explain, without a test
+_FAR = 30.0  # noise levels of a cost that noise cannot explain, so that no test is needed
 _PER_PARAMETER = 2  # frequencies for each parameter of the largest mixture that is tried
 _WITH_ROWS = "A sketch with random rows has criterion='likelihood'."
 LATENT_CLASSES = "latent-classes"  # family of a sketch with categories
@@ -46,12 +46,24 @@ LATENT_CLASSES = "latent-classes"  # family of a sketch with categories
 
 @dataclass
 class Candidate:
-    """Model decoded from a sketch, its criterion of the rows, and the warnings of its decoding."""
+    """Model decoded from a sketch, with its criteria and the warnings of its decoding.
+
+    Attributes
+    ----------
+    model
+        Model.
+    by_rows
+        Bayesian information criterion of the calibrated rows; infinity without rows.
+    caught
+        Warnings of the decoding.
+    test
+        Overidentification test; computed on demand, since it may take long.
+    """
 
     model: AnyModel
     by_rows: float
     caught: list[warnings.WarningMessage]
-    test: Overidentification | None = None  # made where it decides: it may take long
+    test: Overidentification | None = None
 
 
 class Candidates:
@@ -60,13 +72,25 @@ class Candidates:
     Parameters
     ----------
     sketch
-        Sketch.
+        Sketch of the data.
     family
-        Family of mixtures that are not Gaussian, or None.
+        Family of mixtures that are not Gaussian, or None for Gaussians.
     criterion
-        Name of a criterion, or None.
+        Name of a criterion; None for the default, see :func:`select_model`.
     options
         Arguments of the decoder.
+
+    Attributes
+    ----------
+    sketch
+        Sketch from which the models are decoded.
+    found
+        Candidates by type or family and by number of components.
+
+    Raises
+    ------
+    InputError
+        If the criterion cannot be computed for the family or the sketch.
     """
 
     def __init__(
@@ -87,7 +111,7 @@ class Candidates:
                 options = options | {"model": family}
             if criterion == "overidentification":
                 sketch, has_rows = sketch.without_sample(), False
-                if family == LATENT_CLASSES:  # whose statistic comes from this refinement
+                if family == LATENT_CLASSES:  # this refinement computes their statistic
                     options = options | {"refine": "efficient"}
         self.sketch, self.family = sketch, family
         self._criterion, self._options = criterion, options
@@ -124,7 +148,7 @@ class Candidates:
         self.found[kind, n_components] = Candidate(model, by_rows, list(caught))
 
     def _require_statistic(self, family: str, n_components: int) -> None:
-        """Raise an error for a fit whose residual the decoder does not test."""
+        """Raise for a fit without an overidentification statistic from the decoder."""
         m = self.sketch.feature_map.n_frequencies
         if self.sketch.missing is not None or self.sketch.privacy is not None:
             reason, remedy = "with missing values or added noise", "sketch complete rows"
@@ -141,7 +165,7 @@ class Candidates:
         )
 
     def test(self, candidate: Candidate) -> Overidentification:
-        """Overidentification test of a model, unless it was made before."""
+        """Overidentification test of a model, computed at most once."""
         if candidate.test is None:
             if isinstance(candidate.model, GaussianMixture):
                 with one_blas_thread():
@@ -151,7 +175,7 @@ class Candidates:
         return candidate.test
 
     def largest(self, each: int) -> int:
-        """Largest number of components to try, by the number of parameters of each."""
+        """Largest number of components to try, for a number of parameters of one component."""
         m = self.sketch.feature_map.n_frequencies
         most = [m // (_PER_PARAMETER * each), MAX_SOLVABLE // each, self.sketch.count]
         if self.family in TRANSFORMS and self.criterion == "overidentification":
@@ -166,7 +190,7 @@ class Candidates:
 
     @property
     def criterion(self) -> str:
-        """Name of the criterion for the models so far."""
+        """Name of the criterion for the models that were decoded so far."""
         if self._criterion is not None:
             return self._criterion
         by_rows = self._rows is not None and (
@@ -184,7 +208,7 @@ class Candidates:
 
 
 def _mean_log_likelihood(model: AnyModel, sample: CalibratedSample) -> float:
-    """Mean log-density of calibrated rows; of Gaussians, of rows that may be rounded."""
+    """Mean log-density of calibrated rows; for Gaussians, allowing for rounded values."""
     rows = np.asarray(sample.rows, dtype=np.float64)
     if not isinstance(model, GaussianMixture):
         assert not isinstance(model, Centroids)  # no candidate
@@ -200,7 +224,7 @@ def _mean_log_likelihood(model: AnyModel, sample: CalibratedSample) -> float:
 
 
 def _recorded_test(model: AnyModel) -> Overidentification:
-    """Test that the decoder of a mixture of another family made."""
+    """Overidentification test in the record of a decoder of a family that is not Gaussian."""
     record = model.decoding
     assert record is not None  # it was decoded
     if record.overidentification is None or record.freedom is None:
@@ -233,12 +257,12 @@ def require_mixture(options: dict[str, Any], is_mixture: bool) -> None:
 
 
 def close_in(candidates: Candidates, kind: str) -> None:
-    """Decode growing numbers of components, then those around the best.
+    """Decode growing numbers of components, and then numbers around the best one.
 
     Parameters
     ----------
     candidates
-        Models of one sketch, to which these are added.
+        Models of one sketch, to which the decoded models are added.
     kind
         Covariance type, or family of mixtures that are not Gaussian.
     """
@@ -274,7 +298,7 @@ def close_in(candidates: Candidates, kind: str) -> None:
 
 
 def _halve(tried: list[int], value: Callable[[int], float]) -> None:
-    """Evaluate numbers between the best and its neighbours until none is left."""
+    """Evaluate the middles between the best number and its neighbours, until none is left."""
     while True:
         tried.sort()
         at = tried.index(min(tried, key=value))

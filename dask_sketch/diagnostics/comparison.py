@@ -22,7 +22,7 @@ _HEADER = ("mixture", "held-out", "seconds", "how")
 
 @dataclass(frozen=True)
 class Contender:
-    """One mixture of a comparison.
+    """Mixture of a comparison, with its score.
 
     Attributes
     ----------
@@ -49,7 +49,7 @@ class Comparison:
     Attributes
     ----------
     contenders
-        The mixtures.
+        Mixtures that are compared.
     n_heldout
         Number of held-out samples.
     store_bytes, sketch_bytes
@@ -111,7 +111,7 @@ class Comparison:
 
 
 def require_extras() -> None:
-    """Raise unless the packages that a comparison and a report need are installed.
+    """Raise if the packages for a comparison and a report are not installed.
 
     Raises
     ------
@@ -141,6 +141,7 @@ def fit_reference(
     Returns
     -------
     mixture
+        Fitted mixture.
     seconds
         Wall time of the fit.
     n_iter

@@ -15,7 +15,7 @@ from dask_sketch.validation.choices import uses_matrices
 if TYPE_CHECKING:
     from dask_sketch.sketching.sketch import Sketch
 
-# Fraction of the data's range: a mean this close to its end, or beyond, is at the boundary.
+# Fraction of the range of the data: a mean closer to an end of the range is at the boundary.
 _EDGE = 1e-6
 # Fraction of the data's variance below which a component has no width.
 _THIN = 1e-5
@@ -27,8 +27,8 @@ def coincident_pairs(
     """Find pairs of components that are too close to be distinguished.
 
     Gaussians coincide if their Bhattacharyya coefficient, the integral of ``sqrt(p q)``, exceeds
-    0.97, half a standard deviation at equal widths; centroids, if they are closer than half the
-    scale of the map.
+    0.97: at equal widths, within half a standard deviation. Centroids coincide if they are closer
+    than half the scale of the map.
 
     Parameters
     ----------
@@ -36,6 +36,11 @@ def coincident_pairs(
         Mixture or centroids.
     sketch
         Sketch of as many features.
+
+    Returns
+    -------
+    pairs
+        Indices of both components of each pair.
     """
     if isinstance(model, Centroids):
         scaled = model.centers / np.sqrt(sketch.feature_map.mean_variances)
@@ -51,14 +56,14 @@ def coincident_pairs(
 def at_boundary(model: GaussianMixture | Centroids, sketch: Sketch) -> tuple[int, ...]:
     """Find components with a mean at the boundary of the data, or beyond, in some feature.
 
-    A component without width at the boundary is none of them: it is a value that many rows share.
+    Components without width at the boundary do not count: many rows share such a value.
     """
-    places = model.centers if isinstance(model, Centroids) else model.means
+    means = model.centers if isinstance(model, Centroids) else model.means
     room = _EDGE * (sketch.maximum - sketch.minimum)
-    outside = (places <= sketch.minimum + room) | (places >= sketch.maximum - room)
+    outside = (means <= sketch.minimum + room) | (means >= sketch.maximum - room)
     outside &= sketch.maximum > sketch.minimum
     if isinstance(model, GaussianMixture):
-        beyond = (places < sketch.minimum - room) | (places > sketch.maximum + room)
+        beyond = (means < sketch.minimum - room) | (means > sketch.maximum + room)
         outside &= beyond | (model.variances >= _THIN * sketch.extent[1])
     return _rows_with(outside)
 
@@ -71,9 +76,9 @@ def at_floor(model: GaussianMixture, sketch: Sketch) -> tuple[int, ...]:
 def floored_variances(model: GaussianMixture, sketch: Sketch) -> NDArray[np.bool_]:
     """Find variances (n_components, n_features) at their floor.
 
-    The record of the decoder gives the floor of a fit to the sketch; a mixture of maximum
-    likelihood is not bounded by it. Where there are standard errors, zero errors mark such
-    variances. Variances below a hundred-thousandth of the data's are always included.
+    The floor of a fit to the sketch is in the record of the decoder; it does not bound a mixture of
+    maximum likelihood. If the mixture has standard errors, variances at the floor have zero errors.
+    Variances below a hundred-thousandth of the variance of the data are always included.
     """
     held: NDArray[np.bool_] = model.variances < _THIN * sketch.extent[1]
     if uses_matrices(model.covariance_type):  # their floor is one of eigenvalues

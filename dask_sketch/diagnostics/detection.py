@@ -28,11 +28,13 @@ class ErrorRates:
     false_alarm
         Fraction of impostor trials that are accepted, shape (n,), from 1 to 0.
     equal_error_rate
-        Rate where both are equal, in [0, 1], interpolated linearly between thresholds.
+        Rate at which misses and false alarms are equal, in [0, 1], interpolated linearly between
+        thresholds.
     draws
-        Equal error rates of the bootstrap samples of speakers, shape (n_draws,); NaN for samples
-        with trials of one kind only, ``None`` unless models were given. Verifiers with the same
-        seed and speakers have the same bootstrap samples, so that they can be compared in pairs.
+        Equal error rates of bootstrap samples of the speakers, shape (n_draws,); NaN for samples
+        with only targets or only impostors; ``None`` unless models were given. Verifiers with the
+        same seed and speakers have the same bootstrap samples, so that they can be compared in
+        pairs.
     """
 
     thresholds: Array
@@ -103,17 +105,17 @@ def error_rates(
     kinds = np.asarray(targets, dtype=bool)
     if values.ndim != 1 or kinds.shape != values.shape:
         raise InputError(
-            f"scores has shape {values.shape}, targets {kinds.shape}: give one of each for a trial."
+            f"scores has shape {values.shape}, targets {kinds.shape}: give both for each trial."
         )
     if not np.isfinite(values).all():
         raise InputError(
-            f"scores holds {np.count_nonzero(~np.isfinite(values))} that are not finite: leave "
-            "these trials out."
+            f"scores holds {np.count_nonzero(~np.isfinite(values))} values that are not finite: "
+            "leave these trials out."
         )
     if kinds.all() or not kinds.any():
         raise InputError(
-            f"targets holds {np.count_nonzero(kinds)} target trials of {len(kinds)}: give "
-            "trials of both kinds."
+            f"targets holds {np.count_nonzero(kinds)} target trials of {len(kinds)}: give target "
+            "trials and impostor trials."
         )
     miss, false_alarm, thresholds = _curve(kinds, values)
     draws = None

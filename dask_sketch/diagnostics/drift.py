@@ -70,9 +70,10 @@ class Drift:
         Parameters
         ----------
         threshold
-            Number of standard deviations allowed to noise. The cost is a sum of squares with a
-            heavy upper tail: with few effective directions of the noise (one feature, few
-            frequencies), it exceeds 5 once in a few hundred times, otherwise hardly ever.
+            Number of standard deviations that noise may reach, above 0. The cost is a sum of
+            squares with a heavy upper tail: with few effective directions of the noise (one
+            feature, few frequencies), it exceeds 5 once in a few hundred times, otherwise hardly
+            ever.
         tolerance
             Smallest discrepancy, from 0 to 2, that matters.
         """
@@ -92,26 +93,26 @@ def drift(
 ) -> Drift:
     """Compare the samples of two sketches of one feature map, if rows are independent.
 
-    Where rows depend on each other, such as the frames of a recording, nearly all pairs of data
-    sets differ by more than this noise. Use :func:`dask_sketch.distributions.compare` there, which
+    If rows depend on each other, such as the frames of a recording, nearly all pairs of data sets
+    differ by more than this noise. Use :func:`dask_sketch.distributions.compare` for such data: it
     keeps its level.
 
     With weights ``w`` that sum to ``W``, the noise of ``z_a - z_b`` is the noise of one sample
     times the square root of ``v = sum_i c_i**2``. The coefficient of sample ``i`` is
-    ``c_i = w_i / W_a`` if it is in the first sketch only, ``-w_i / W_b`` if in the second only, and
-    their sum if in both. The noise is therefore much smaller for a data set that has grown by a few
-    samples than for two independent data sets of that size.
+    ``c_i = w_i / W_a`` if it is in the first sketch only, ``-w_i / W_b`` if it is in the second
+    only, and their sum if it is in both. So the noise is much smaller for a data set that has grown
+    by a few samples than for two independent data sets of the same size.
 
     With missing values (``nan_policy="available"``), each frequency is compared on the rows that
-    observe it, with its weight times the root of their fraction of both data sets. Samples in both
-    are assumed to miss values as often as samples of ``before``.
+    observe it. Its weight is multiplied by the root of their fraction of both data sets. Samples in
+    both data sets are assumed to miss values as often as samples of ``before``.
 
     Parameters
     ----------
     before, after
         Sketches of at least one sample each.
     shared
-        Sum of the squared weights (without weights: number) of the samples in both: 0 for two
+        Sum of the squared weights of the samples in both (without weights, their number): 0 for two
         batches, ``before.squared_weight`` for a data set that has only grown.
     model
         Model decoded from either sketch, to estimate the standard deviation. By default, one
@@ -143,7 +144,7 @@ def drift(
     >>> drift(monday, tuesday).is_alarm(5.0), drift(monday, wednesday).is_alarm(5.0)
     (False, True)
     """
-    if before.total_weight > 0:  # else refused below
+    if before.total_weight > 0:  # an empty sketch is refused below
         spread = _spread(after if after.total_weight > before.total_weight else before, model, seed)
     else:
         spread = 0.0
@@ -188,12 +189,12 @@ def _compared(before: Sketch, after: Sketch, shared: float, spread: float) -> Dr
     before.feature_map.require_same(after.feature_map)
     for sketch in (before, after):
         if not sketch.total_weight > 0:
-            raise InputError("a sketch is empty: there is nothing to compare.")
+            raise InputError("a sketch is empty: give sketches of one sample or more.")
     a, b = before.squared_weight, after.squared_weight
     if not 0.0 <= shared <= (1.0 + 1e-9) * min(a, b):
         raise InputError(
-            f"shared={shared!r}: give the sum of the squared weights in both, at most "
-            f"{min(a, b):g} here."
+            f"shared={shared!r}: give the sum of the squared weights of the samples in both, at "
+            f"most {min(a, b):g} for these sketches."
         )
     (own, seen), (new, seen_after) = _observed(before), _observed(after)
     factor = shared * seen * (own - new) ** 2 + max(a - shared, 0.0) * seen * own**2
@@ -220,7 +221,7 @@ def _compared(before: Sketch, after: Sketch, shared: float, spread: float) -> Dr
 def _observed(sketch: Sketch) -> tuple[Array, Array]:
     """Inverse of the weight of the rows that observe each frequency, and their fraction.
 
-    Zero at frequencies that no row observes; of shape () without missing values.
+    Both are zero at frequencies that no row observes, and of shape () without missing values.
     """
     if sketch.missing is None:
         return np.array(1.0 / sketch.total_weight), np.ones(())
@@ -294,7 +295,12 @@ def feature_changes(before: Sketch, after: Sketch) -> FeatureChanges:
     Parameters
     ----------
     before, after
-        Sketches of at least one sample each, with as many features.
+        Sketches of at least one sample each, with the same number of features.
+
+    Returns
+    -------
+    changes
+        Moments of both samples, and differences of the means in standard errors.
 
     Examples
     --------
@@ -334,7 +340,8 @@ def component_changes(
     Returns
     -------
     changes
-        One entry for each component of the later model, then for the unmatched ones of the earlier.
+        One entry for each component of the later model, then one for each unmatched component of
+        the earlier model.
 
     Examples
     --------

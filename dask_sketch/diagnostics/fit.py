@@ -38,17 +38,17 @@ from dask_sketch.validation.threads import one_blas_thread
 
 
 def require_model(name: str, value: Any) -> None:
-    """Raise unless ``value`` is a model."""
+    """Validate a model that can be diagnosed."""
     refuse_other_families("diagnose", value)
     if not isinstance(value, (GaussianMixture, Centroids)):
         raise InputError(
             f"{name} of type {type(value).__name__}: give a GaussianMixture or Centroids, as "
-            "decode and open return them."
+            "returned by decode or open."
         )
 
 
 def require_sketch(name: str, value: Any, model: GaussianMixture | Centroids) -> None:
-    """Raise unless ``value`` is a sketch of as many features as the model has."""
+    """Validate a sketch with the number of features of a model."""
     if not isinstance(value, Sketch):
         raise InputError(
             f"{name} of type {type(value).__name__}: give a Sketch; call .compute() on a lazy "
@@ -63,18 +63,19 @@ def require_sketch(name: str, value: Any, model: GaussianMixture | Centroids) ->
 
 # Standard deviations that noise does not exceed: the largest of 320 good fits had 4.3.
 _NOISE_REACH = 5.0
-# Fraction of the cost, and noise levels: a least-squares step that gains more shows that the
-# descent had not converged. From other estimates, such as the true mixture, it gains one level on
-# average.
+# Fraction of the cost, and number of noise levels: if a least-squares step gains more than both,
+# the descent has not converged. From consistent estimates, such as the true mixture, a step gains
+# one noise level on average.
 _UNFINISHED = 0.5, 3.0
 # Standard errors within which a weight is not distinguished from zero.
 _FROM_ZERO = 2.0
-# Expected divergence relative to maximum likelihood. Least squares at the paper's sizes has 1.3 to
-# 3.3; with scales of features that differ by 3 (Fig. 3) 3 to 4, by 4 4 to 8, by 5 7 to 15.
+# Expected divergence relative to maximum likelihood above which a fit is unresolved. Least squares
+# with the sizes of Keriven et al. (2018) has 1.3 to 3.3; if scales of features differ by a factor
+# of 3 (Fig. 3), 3 to 4; of 4, 4 to 8; of 5, 7 to 15.
 _LOST = 5.0
-# Ratio of the width of components to the expected one beyond which another scale is advised.
+# Ratio of the width of components to the expected width beyond which another scale is advised.
 _OTHER_SCALE = 1.5
-_TEST_WORK = 1e11  # multiplications of a test of overidentification, some five CPU seconds
+_TEST_WORK = 1e11  # multiplications of a test of overidentification, about five CPU seconds
 # Multiple of the smallest loss of a feature above which features are named.
 _UNLIKE = 2.0
 
@@ -128,22 +129,22 @@ def _mixture_findings(fit: FitDiagnostics, at: Linearization) -> dict[str, str]:
             f"{at.expected_cost / unit:.2g} ± {at.cost_deviation / unit:.1g}: the data is not such "
             f"a mixture of {fit.n_components} components, "
             + (
-                "or the model was decoded from other data; it is the likeliest that was found for "
-                "its own. More components are closer."
+                "or the model was decoded from other data; it is the likeliest model that was "
+                "found for its own data. Decode more components for a closer fit."
                 if fit.is_likeliest
                 else "or the decoder stopped at a poor minimum. A sketch with sample=True decodes "
-                "to the likeliest mixture even so. Where rows must not be kept, take more "
+                "to the likeliest mixture even so. Where rows must not be kept, give more "
                 "components, or method='density' with four times the frequencies."
             )
         )
     elif fit.overidentification is not None and fit.overidentification.excess > SUSPECT:
         found["overidentification"] = (
             f"The overidentification statistic is {fit.overidentification.excess:.2g} standard "
-            "deviations above that of a mixture of such components, though the cost is as low as "
-            "noise makes it: "
+            "deviations above its mean for a mixture of such components, though noise explains "
+            "the cost: "
             + (
-                "the data is not such a mixture, and this one is the likeliest that was found. "
-                "More components are closer to it."
+                "the data is not such a mixture, and this is the likeliest mixture that was found. "
+                "Decode more components for a closer fit."
                 if fit.is_likeliest
                 else "a rare component is missing, or the data is not such a mixture. Decode with "
                 "replicates=5 or another number of components, or sketch with sample=True where "
@@ -160,18 +161,19 @@ def _mixture_findings(fit: FitDiagnostics, at: Linearization) -> dict[str, str]:
     if not fit.is_likeliest and len(weak) and fit.n_components > 1:
         found["undetermined"] = (
             f"Weights of {_components(weak)} do not differ significantly from zero: fewer "
-            "components may suffice, or these overlap too much for so few samples. Decode fewer "
-            "and compare with select_model() on a held-out sketch, or sketch more samples."
+            "components may suffice, or these overlap too much for this number of samples. Decode "
+            "fewer components and compare with select_model() on a held-out sketch, or sketch more "
+            "samples."
         )
-    if at.divergence > _LOST * at.attainable:  # nan unless it is a fit of least squares
+    if at.divergence > _LOST * at.attainable:  # the divergence is nan except for least squares
         found["unresolved"] = _unresolved(fit, at)
     if fit.heldout is not None:
         # the parameters have fitted some of the noise
         own = fit.expected_heldout
         if fit.heldout.squared > 3.0 * own + _NOISE_REACH * fit.heldout.deviation:
             found["unlike held-out"] = (
-                f"The squared discrepancy from held-out samples is {fit.heldout.squared:.2g}, of "
-                f"which noise explains {own:.1g} ± {fit.heldout.deviation:.1g}: the model does not "
+                f"The squared discrepancy from held-out samples is {fit.heldout.squared:.2g}; "
+                f"noise explains {own:.1g} ± {fit.heldout.deviation:.1g} of it. The model does not "
                 "fit, or the held-out samples follow another distribution."
             )
     return found
@@ -184,7 +186,7 @@ def _unresolved(fit: FitDiagnostics, at: Linearization) -> str:
         "Least squares on this sketch is less precise than maximum likelihood: its fit is "
         f"expected {_nats(at.divergence)} from the truth (symmetric Kullback-Leibler divergence), "
         f"{_times(times)} as far as maximum likelihood on the same samples"
-        + (". A cost as low as noise does not show it. " if not fit.misfit > _NOISE_REACH else ". ")
+        + (". The low cost does not show this. " if not fit.misfit > _NOISE_REACH else ". ")
     )
     losses = fit.feature_losses
     poor = np.flatnonzero(losses > _UNLIKE * losses.min())
@@ -201,8 +203,8 @@ def _unresolved(fit: FitDiagnostics, at: Linearization) -> str:
     return text + (
         f"The variances of {features} {_listed(map(str, poor))} are poorly resolved: components "
         f"are {_range(fit.feature_widths[poor])} times as wide there as the frequencies expect. "
-        "Decode with refine='efficient', which recovers most of it, or sketch with a map of "
-        "design(), which finds a scale for each feature."
+        "Decode with refine='efficient', which recovers most of the precision, or sketch with a "
+        "map of design(), which finds a scale for each feature."
     )
 
 
@@ -266,27 +268,27 @@ class FitDiagnostics:
     linearization
         Expected cost, standard errors and expected divergence; None for centroids, which are
         never the distribution of their samples. An efficiently refined mixture has its own
-        standard errors. The divergence of least squares is nan for it, and for a mixture of
-        maximum likelihood.
+        standard errors. The divergence of least squares is nan for efficiently refined mixtures
+        and for mixtures of maximum likelihood.
     feature_widths
         Root-mean-square standard deviation of the components in each feature, relative to the
         component that the frequencies were sampled for, shape (n_features,).
     feature_losses
-        Standard errors of the log variances in each feature, relative to those from samples with
-        known labels, shape (n_features,); nan where no variance is fitted.
+        Standard errors of the log variances in each feature, relative to standard errors from
+        samples with known labels, shape (n_features,); nan where no variance is fitted.
     heldout
         Discrepancy from a held-out sketch, if one was given.
     is_likeliest
         Whether the likelihood of rows was preferred to the fit to the sketch.
     overidentification
-        Test of whether the data is a mixture of such components, by the statistic J of the mixture
+        Test whether the data is a mixture of such components, by the statistic J of the mixture
         nearest to the sketch in the metric of its noise; see
         :class:`~dask_sketch.decoders.efficient.Overidentification`. None for centroids, for
-        covariances that it cannot refine, and where it would take more than a few seconds.
+        covariances that it cannot refine, and if it would take more than a few seconds.
     missingness
-        Comparison of complete rows with those that lack some values; None without missing values.
+        Comparison of complete rows with incomplete rows; None without missing values.
     theory
-        Quantities of the theory of compressive learning, if they were asked for.
+        Quantities of the theory of compressive learning; None unless ``theory=True``.
     """
 
     cost: float
@@ -314,7 +316,7 @@ class FitDiagnostics:
 
     @property
     def misfit(self) -> float:
-        """Standard deviations of the cost above that of the true model; nan for centroids.
+        """Standard deviations of the cost above the cost of the true model; nan for centroids.
 
         The gain of one more least-squares step is subtracted first, so that any consistent
         estimate can be compared with the expectation. The cost is a sum of squares with few
@@ -332,7 +334,7 @@ class FitDiagnostics:
 
     @property
     def expected_heldout(self) -> float:
-        """Expected squared held-out discrepancy of the true model form, due to fitted noise."""
+        """Expected squared held-out discrepancy of a fitted model of the true form, by noise."""
         if self.linearization is None:
             return np.nan
         return max(self.noise_level - self.linearization.expected_cost, 0.0)
@@ -378,7 +380,7 @@ class FitDiagnostics:
                 )
             if not np.isnan(found.divergence):
                 out["expected divergence"] = (
-                    f"{found.divergence:.2g} nats, of maximum likelihood {found.attainable:.2g}"
+                    f"{found.divergence:.2g} nats; of maximum likelihood {found.attainable:.2g}"
                 )
         if self.missingness is not None:
             out["complete rows"] = f"{self.missingness.complete:.1%}"
@@ -430,9 +432,10 @@ def diagnose(
     Kullback-Leibler divergence, computed from the frequencies and the model to first order in the
     noise, shows this.
 
-    For a sketch with missing values (``nan_policy="available"``), which is valid where they are
-    missing completely at random, the moments of complete rows are compared with the moments of the
-    other rows. Equal moments do not prove that: values may be missing because of themselves.
+    A sketch with missing values (``nan_policy="available"``) is valid if values are missing
+    completely at random. For such a sketch, the moments of complete rows are compared with the
+    moments of incomplete rows. Equal moments do not prove it: values may be missing because of
+    themselves.
 
     Parameters
     ----------
@@ -441,14 +444,14 @@ def diagnose(
     sketch
         Sketch of at least two samples.
     heldout
-        Sketch by the same feature map of samples that the model was not fitted to. A part of the
+        Sketch of samples that the model was not fitted to, by the same feature map. A part of the
         data can be held out afterwards: ``whole - part``.
     seed
         Seed of the points sampled from the model to compute expectations, ``>= 0``.
     theory
         Whether to add the quantities of the theorems of Gribonval et al. (2017): sizes of sketches,
-        separation, coherence, isometry and a bound of the excess risk. They explain what an error
-        depends on, and are far too conservative to choose a size by.
+        separation, coherence, isometry and a bound of the excess risk. They explain the causes of
+        errors, and are far too conservative for the choice of a size.
 
     Returns
     -------

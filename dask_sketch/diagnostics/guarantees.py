@@ -1,9 +1,9 @@
 """Guarantees of compressive learning: sizes, separation, isometry and bounds of the excess risk.
 
 The theorems of Gribonval et al. hold for centroids, and for mixtures of known covariance, that are
-many kernel bandwidths apart. Their constants are very conservative: they explain what the error
-depends on, and are not meant as defaults. Printed formulas with errors are corrected; each function
-names them.
+many kernel bandwidths apart. Their constants are very conservative: they explain the causes of
+errors, and are not meant as defaults. Printed formulas with errors are corrected, and each function
+names its corrections.
 
 References
 ----------
@@ -31,15 +31,20 @@ from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer, require_number
 
 Array = NDArray[np.float64]
-_TRIES = 50  # of a position that is far from the others
-_REFERENCES = 8_000  # frequencies by which a kernel without closed form is estimated
+_TRIES = 50  # random positions, until one is far from the others
+_REFERENCES = 8_000  # frequencies that estimate a kernel without closed form
 _PAIRS = 200
-_FEATURES = 10**7  # of the components of sampled pairs, for one model: about a second
+_FEATURES = 10**7  # features that are computed for the sampled pairs of one model: about a second
 _GAUSSIAN = ("gaussian", "clustering")  # distributions whose kernel is a Gaussian
 
 
 def separation_scale(n_components: int) -> float:
     """Scale ``sigma_k`` of eq. (45): separated points are ``2 / sigma_k`` kernel bandwidths apart.
+
+    Parameters
+    ----------
+    n_components
+        Number ``k`` of points, ``>= 1``.
 
     Examples
     --------
@@ -80,7 +85,7 @@ class MixtureTradeOff:
     amplitude
         Squared amplitude ``C**2`` of the features.
     concentration
-        Constants ``M`` of eq. (65) and (66), of which the smaller one counts.
+        Constants ``M`` of eq. (65) and of eq. (66); the smaller one applies.
     """
 
     separation: float
@@ -91,7 +96,7 @@ class MixtureTradeOff:
 def mixture_trade_off(
     n_components: int, n_features: int, squared_frequency: float
 ) -> MixtureTradeOff:
-    """Separation against the size of the sketch, for mixtures of known covariance (section 5.2).
+    """Trade separation for the size of the sketch, for mixtures of known covariance (section 5.2).
 
     Parameters
     ----------
@@ -128,19 +133,19 @@ def _sizes(n_components: Any, n_features: Any) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class SketchSizes:
-    """Numbers of frequencies by rules of different standing.
+    """Numbers of frequencies, by experience and by theorems.
 
     Attributes
     ----------
     practical
         Rule of this package and of Keriven et al. (2018), section 5.5, from experiments.
     scaling
-        Eq. (46) or (67) with one in place of a constant that the paper does not give: only its
-        growth has a meaning.
+        Eq. (46) or (67) with one in place of a constant that the paper does not give: only the
+        growth of this number has a meaning.
     explicit
-        Size with which the theorem holds, with all constants of its proof.
+        Size for which the theorem holds, with all constants of its proof.
     lipschitz
-        Size with which the features are Lipschitz with constant ``sqrt(2) lambda``, eq. (52); nan
+        Size for which the features are Lipschitz with constant ``sqrt(2) lambda``, eq. (52); nan
         for mixtures.
     """
 
@@ -150,7 +155,7 @@ class SketchSizes:
     lipschitz: float
 
     def fields(self) -> dict[str, str]:
-        """Sizes with their standing, as text."""
+        """Sizes by the names of their rules, as text."""
         out = {
             "frequencies, rule of practice": f"{self.practical:,}",
             "frequencies, growth by the theorem, unknown constant 1": f"{self.scaling:.3g}",
@@ -171,7 +176,7 @@ def sketch_sizes(
     delta: float = 0.5,
     zeta: float = 0.01,
 ) -> SketchSizes:
-    """Numbers of frequencies: rule of practice, growth by the theorems, and sizes with a proof.
+    """Compute numbers of frequencies: rule of practice, growth by the theorems, sizes with a proof.
 
     Parameters
     ----------
@@ -188,6 +193,20 @@ def sketch_sizes(
         Relative error of squared distances of sketches, in (0, 1).
     zeta
         Probability that the frequencies fail, in (0, 1).
+
+    Returns
+    -------
+    sizes
+        Numbers of frequencies.
+
+    Raises
+    ------
+    InputError
+        If an argument is out of range.
+
+    References
+    ----------
+    Gribonval, Blanchard, Keriven, Traonmilin (2017), Theorems 2.7, 4.1 and 5.1.
 
     Examples
     --------
@@ -272,6 +291,15 @@ def _log(value: float) -> float:
 def lipschitz_size(n_features: int, *, excess: float = 1.0, zeta: float = 0.01) -> int:
     """Number of frequencies of eq. (52), for a Lipschitz constant of ``lambda sqrt(1 + excess)``.
 
+    Parameters
+    ----------
+    n_features
+        Number of features, ``>= 1``.
+    excess
+        Excess of the squared Lipschitz constant, above 0.
+    zeta
+        Probability that the frequencies fail, in (0, 1).
+
     Examples
     --------
     >>> lipschitz_size(10), lipschitz_size(10, excess=0.25)
@@ -295,11 +323,11 @@ def _curvature(feature_map: FeatureMap) -> Array:
 
 
 def lipschitz_constant(feature_map: FeatureMap) -> float:
-    """Lipschitz constant of the features, of rows in units of the scale (proof of Lemma 4.3).
+    """Bound of the Lipschitz constant of the features, for rows in units of the scale.
 
-    The root of the largest eigenvalue of the second moments of the frequencies bounds it. It is
-    near one for many frequencies of the distributions ``"gaussian"`` and ``"clustering"``, whose
-    kernel has the bandwidth of the scale.
+    The bound is the root of the largest eigenvalue of the second moments of the frequencies (proof
+    of Lemma 4.3). It is near one for many frequencies of the distributions ``"gaussian"`` and
+    ``"clustering"``, whose kernel has the bandwidth of the scale.
 
     Examples
     --------
@@ -314,12 +342,12 @@ def lipschitz_constant(feature_map: FeatureMap) -> float:
 def separations(model: GaussianMixture | Centroids, feature_map: FeatureMap) -> Array:
     """Distances of all pairs of components in kernel bandwidths, shape (n_pairs,).
 
-    The squared distance is the distance of the kernel for near points, from the second moments of
-    the frequencies.
+    For near points, the squared distance equals the squared distance of the kernel. It follows from
+    the second moments of the frequencies.
     """
-    places = model.centers if isinstance(model, Centroids) else model.means
-    first, second = np.triu_indices(len(places), 1)
-    away = places[first] - places[second]
+    points = model.centers if isinstance(model, Centroids) else model.means
+    first, second = np.triu_indices(len(points), 1)
+    away = points[first] - points[second]
     return np.asarray(np.sqrt(np.einsum("pi,ij,pj->p", away, _curvature(feature_map), away)))
 
 
@@ -330,7 +358,7 @@ class IsometrySample:
     Attributes
     ----------
     minimum, maximum
-        Smallest and largest ratio. Sampled pairs can refute an isometry, and not prove it.
+        Smallest and largest ratio. Sampled pairs can refute an isometry, but not prove it.
     n_pairs
         Number of pairs.
     """
@@ -353,9 +381,10 @@ def sample_isometry(
 ) -> IsometrySample:
     """Sample the restricted isometry of a feature map on secants of mixtures, eq. (20).
 
-    Pairs of mixtures with random weights are sampled in a box: half of them independent, half near
-    to each other. The squared distance of their sketches is divided by that of the kernel, which is
-    known for Gaussian frequencies, and otherwise estimated with 8,000 other frequencies.
+    Pairs of mixtures with random weights are sampled in a box: one half of the pairs independent,
+    the other half near to each other. The squared distance of their sketches is divided by their
+    squared distance in the kernel, which is known for Gaussian frequencies, and otherwise estimated
+    with 8,000 other frequencies.
 
     Parameters
     ----------
@@ -368,9 +397,21 @@ def sample_isometry(
     variances
         Variances of the components, shape (n_features,); zero, for points, by default.
     separation
-        Distance of the components of a mixture, in kernel bandwidths, where there is room.
-    n_pairs, seed
-        Number of pairs, and seed of the mixtures.
+        Smallest distance of the components of a mixture, in kernel bandwidths, if there is room.
+    n_pairs
+        Number of pairs, ``>= 1``.
+    seed
+        Seed of the mixtures.
+
+    Returns
+    -------
+    isometry
+        Smallest and largest ratio.
+
+    Raises
+    ------
+    InputError
+        If a number is out of range.
 
     Examples
     --------
@@ -397,9 +438,9 @@ def sample_isometry(
         else:
             length = rng.uniform(0.05, 0.5) / math.sqrt(max(np.trace(metric), 1e-300))
             two, others = one + length * rng.normal(size=one.shape), weights
-        places, signed = np.concatenate([one, two]), np.concatenate([weights, -others])
-        found = np.abs(own(places) @ signed) ** 2
-        true = squared(places, signed)
+        points, signed = np.concatenate([one, two]), np.concatenate([weights, -others])
+        found = np.abs(own(points) @ signed) ** 2
+        true = squared(points, signed)
         if true > 0.0:
             ratios.append(float(found.mean()) / true)
     return IsometrySample(min(ratios), max(ratios), len(ratios))
@@ -408,7 +449,7 @@ def sample_isometry(
 def _positions(
     rng: np.random.Generator, k: int, corners: list[Array], metric: Array, separation: float
 ) -> Array:
-    """Random points in a box, each far from those before if one of many is."""
+    """Random points in a box, each far from the points before it if one of 50 tries is."""
     low, high = corners
     found = rng.uniform(low, high)[None]
     while len(found) < k:
@@ -421,17 +462,17 @@ def _positions(
 
 
 def _features_of(feature_map: FeatureMap, variances: Array) -> Callable[[Array], Array]:
-    """Features of components at given places, with their weights, shape (m, n_places)."""
+    """Function from means of components to their weighted features, shape (m, n_means)."""
     omega, weights = feature_map.frequencies, feature_map.feature_weights
     modulus = np.exp(-0.5 * (variances @ omega**2))
     modulus = modulus if weights is None else modulus * weights
-    return lambda places: modulus[:, None] * np.exp(-1j * (places @ omega).T)
+    return lambda means: modulus[:, None] * np.exp(-1j * (means @ omega).T)
 
 
 def _squared_distance(
     feature_map: FeatureMap, variances: Array, seed: int
 ) -> Callable[[Array, Array], float]:
-    """Squared distance of the kernel, of signed sums of components."""
+    """Function from means and signed weights of components to their squared norm in the kernel."""
     kernel = feature_map.distribution_variances
     if feature_map.distribution in _GAUSSIAN and len(kernel) == 1:
         white = feature_map.whitening
@@ -439,20 +480,20 @@ def _squared_distance(
             gamma = kernel[0]
             wide = gamma + 2.0 * variances
             scale = float(np.sqrt(np.prod(gamma / wide)))
-            turn = np.eye(len(gamma)) if white is None else white
+            linear = np.eye(len(gamma)) if white is None else white
 
-            def known(places: Array, signed: Array) -> float:
-                scaled = places @ turn.T / np.sqrt(wide)
+            def known(means: Array, signed: Array) -> float:
+                scaled = means @ linear.T / np.sqrt(wide)
                 away = ((scaled[:, None] - scaled[None]) ** 2).sum(axis=2)
                 return float(scale * signed @ np.exp(-0.5 * away) @ signed)
 
             return known
-    # other frequencies than the map has: seeds of designs are small
+    # independent of the frequencies of the map, since seeds of designs are small
     fresh = replace(
         feature_map, n_frequencies=_REFERENCES, seed=2**40 + seed, pilot=None, scale_fit=None
     )
     features = _features_of(fresh, variances)
-    return lambda places, signed: float((np.abs(features(places) @ signed) ** 2).mean())
+    return lambda means, signed: float((np.abs(features(means) @ signed) ** 2).mean())
 
 
 # Certified changes, and bounds of the excess risk.
@@ -464,18 +505,23 @@ def prune_close_centroids(centroids: Centroids, separation: float) -> tuple[Cent
     Parameters
     ----------
     centroids
-        Centroids; the weight of one that is left out goes to the nearest that is kept.
+        Centroids. The weight of a centroid that is left out is added to the nearest kept centroid.
     separation
-        Distance: centroids that are kept are farther from each other.
+        Distance that kept centroids exceed, ``>= 0``.
 
     Returns
     -------
     kept
         Centroids that are kept.
     loss
-        Largest distance of a centroid to the nearest kept one, at most ``separation``. The mean
-        distance of samples (k-medians) grows by this at most, and so does the root of the mean
-        squared distance (k-means), eq. (180) and (181).
+        Largest distance of a centroid to the nearest kept centroid, at most ``separation``. The
+        mean distance of samples (k-medians) grows by at most this distance, and so does the root of
+        the mean squared distance (k-means), eq. (180) and (181).
+
+    Raises
+    ------
+    InputError
+        If an argument is of another type or out of range.
 
     Examples
     --------
@@ -534,16 +580,18 @@ def excess_risk_bound(
     delta: float = 0.5,
     rho: float = 0.05,
 ) -> RiskBound:
-    """Bound of the excess risk of clustering: Theorem 4.1 with Lemmas 2.8 and 4.3.
+    """Compute the bound of the excess risk of clustering, Theorem 4.1 with Lemmas 2.8 and 4.3.
 
-    It holds for centroids that are separated (:func:`separation_scale`), a sketch of the explicit
-    size (:func:`sketch_sizes`), and for k-means for samples in the ball. The factor of the sampling
-    error is 4, by Theorem 2.7; eq. (48) prints 1.
+    The bound holds for separated centroids (:func:`separation_scale`) and a sketch of the explicit
+    size (:func:`sketch_sizes`); for k-means, also the samples must lie in the ball. The factor of
+    the sampling error is 4, by Theorem 2.7; eq. (48) prints 1.
 
     Parameters
     ----------
-    n_components, radius
-        Number of centroids, and radius of the ball of centroids.
+    n_components
+        Number of centroids, ``>= 1``.
+    radius
+        Radius of the ball of centroids.
     n_samples
         Number of samples.
     power
@@ -555,7 +603,21 @@ def excess_risk_bound(
     delta
         Relative error of squared distances of sketches, in (0, 1).
     rho
-        Probability with which the sampling error is larger, in (0, 1).
+        Probability of a larger sampling error, in (0, 1).
+
+    Returns
+    -------
+    bound
+        Bound in units of the risk.
+
+    Raises
+    ------
+    InputError
+        If an argument is out of range.
+
+    References
+    ----------
+    Gribonval, Blanchard, Keriven, Traonmilin (2017).
 
     Examples
     --------
@@ -583,18 +645,32 @@ def excess_risk_bound(
 def component_risk_bound(
     n_components: int, risk: float, sampling_error: float, *, delta: float = 0.5
 ) -> RiskBound:
-    """Bound of the excess risk of compressive principal components, Theorem 3.1.
+    """Compute the bound of the excess risk of compressive principal components, Theorem 3.1.
 
     Parameters
     ----------
     n_components
-        Number of components.
+        Number of components, ``>= 1``.
     risk
-        Smallest variance that is not explained.
+        Smallest possible unexplained variance.
     sampling_error
         Distance of the sketch from its expectation.
     delta
         Constant of the restricted isometry (32), in (0, 1).
+
+    Returns
+    -------
+    bound
+        Bound in units of the variance.
+
+    Raises
+    ------
+    InputError
+        If an argument is out of range.
+
+    References
+    ----------
+    Gribonval, Blanchard, Keriven, Traonmilin (2017).
 
     Examples
     --------
@@ -608,7 +684,7 @@ def component_risk_bound(
     return RiskBound((2.0 + factor * math.sqrt(1.0 + delta)) * risk, factor * sampling_error)
 
 
-# All of them for one fit.
+# All quantities for one fit.
 
 
 @dataclass(frozen=True)
@@ -623,19 +699,19 @@ class Guarantees:
         Numbers of frequencies by rule and by theory.
     separation, required_separation
         Smallest distance of two components in kernel bandwidths, and the distance that the theorem
-        requires; nan for one component, or where no theorem applies.
+        requires; nan for one component, or if no theorem applies.
     coherence
         Bound of the coherence of dipoles of this separation, eq. (74), times ``2 K - 1``: the
-        theorem requires 3/4 at most. nan where they are too close.
+        theorem requires 3/4 at most. nan if components are too close.
     isometry
         Sampled isometry of the frequencies on secants of such models in the range of the data.
     lipschitz
-        Lipschitz constant of the features, of rows in units of the scale.
+        Lipschitz constant of the features, for rows in units of the scale.
     bound
         Bound of the excess risk of the ideal decoder: for k-means in squared units of the scale of
         the feature map, if the smallest possible risk is zero; for a mixture in nats.
     n_pruned, pruning_loss
-        Number of centroids that are nearer to another one than the theorem requires, and the bound
+        Number of centroids that are nearer to another centroid than the theorem requires, and bound
         of the growth of the root of the risk without them, in units of the scale.
     """
 
@@ -696,16 +772,21 @@ class Guarantees:
 
 
 def guarantees(model: GaussianMixture | Centroids, sketch: Sketch, seed: int = 0) -> Guarantees:
-    """Quantities of the theory of compressive learning for a model and its sketch.
+    """Compute the quantities of the theory of compressive learning for a model and its sketch.
 
     Parameters
     ----------
     model
         Decoded model.
     sketch
-        Sketch of as many features.
+        Sketch with the same number of features.
     seed
         Seed of the sampled secants.
+
+    Returns
+    -------
+    guarantees
+        Quantities; nan for those that the theory does not bound.
     """
     feature_map = sketch.feature_map
     unit = np.sqrt(feature_map.mean_variances)
@@ -713,27 +794,27 @@ def guarantees(model: GaussianMixture | Centroids, sketch: Sketch, seed: int = 0
     distances = separations(model, feature_map)
     closest = float(distances.min()) if len(distances) else math.nan
     is_points = isinstance(model, Centroids)
-    places = model.centers if isinstance(model, Centroids) else model.means
-    middle = 0.5 * (places.min(axis=0) + places.max(axis=0))
+    points = model.centers if isinstance(model, Centroids) else model.means
+    middle = 0.5 * (points.min(axis=0) + points.max(axis=0))
     lipschitz = lipschitz_constant(feature_map)
     pruned, loss = 0, 0.0
     if isinstance(model, Centroids):
         required = 2.0 / separation_scale(k)
-        radius = float(np.sqrt((((places - middle) / unit) ** 2).sum(axis=1).max()))
+        radius = float(np.sqrt((((points - middle) / unit) ** 2).sum(axis=1).max()))
         sizes = sketch_sizes(k, d, radius=max(2.0 * radius / required, 1.0))
         weights = feature_map.feature_weights
         norm = 1.0 if weights is None else math.sqrt(float(np.square(weights).mean()))
         bound = excess_risk_bound(k, radius, n, lipschitz=lipschitz, norm=norm)
-        scaled = Centroids(model.weights, places / unit)
+        scaled = Centroids(model.weights, points / unit)
         kept, loss = prune_close_centroids(scaled, required)
         pruned = k - kept.n_components
         width, spread = closest, None
     else:
         widths = np.sqrt(model.weights @ model.variances)
         spread = widths**2
-        # variance of the frequencies, of the components' inverse variances
+        # variance of the frequencies, in units of the inverse variances of the components
         square = float(np.mean(spread * np.diag(_curvature(feature_map))))
-        radius = float(np.sqrt((((places - middle) / widths) ** 2).sum(axis=1).max()))
+        radius = float(np.sqrt((((points - middle) / widths) ** 2).sum(axis=1).max()))
         applies = square <= 0.5
         constants = mixture_trade_off(k, d, min(square, 0.5))
         required = 2.0 * constants.separation * math.sqrt(square) if applies else math.nan

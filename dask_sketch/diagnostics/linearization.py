@@ -1,16 +1,15 @@
 """First-order statistics of least squares: expected cost, standard errors, lost likelihood.
 
-Near the distribution of the samples, the sketch ``A P`` of a
-mixture changes along its derivatives ``J`` with respect to the parameters. The noise of the data's
-sketch is the mean of ``n`` independent terms ``v``, each the sketch of a sample minus that of the
-distribution. Least squares attributes the projection of the noise on the span of ``J`` to the
-parameters, ``G^-1 J v`` for each sample with ``G = J J^T``, and leaves the rest, ``Q v``, as cost.
-Means over points sampled from the mixture give the mean and variance of the cost at the best fit,
-the standard error of every parameter, and the expected Kullback-Leibler divergence to the truth.
-The error of parameters that the sketch does not determine is taken as their own size: a standard
-deviation for a mean, a factor of e for a variance. Time is proportional to the number of
-frequencies and the square of the number of parameters: two CPU seconds for 64 components, 12
-features and 8000 frequencies.
+Near the distribution of the samples, the sketch ``A P`` of a mixture changes along its derivatives
+``J`` with respect to the parameters. The noise of the data's sketch is the mean of ``n``
+independent terms ``v``: the sketch of a sample minus the sketch of the distribution. Least squares
+attributes the projection of the noise on the span of ``J`` to the parameters, ``G^-1 J v`` for each
+sample with ``G = J J^T``, and leaves the rest, ``Q v``, as cost. Means over points sampled from the
+mixture give the mean and variance of the cost at the best fit, the standard error of every
+parameter, and the expected Kullback-Leibler divergence to the truth. Parameters that the sketch
+does not determine have errors of their own size: a standard deviation for a mean, a factor of e for
+a variance. Time is proportional to the number of frequencies and the square of the number of
+parameters: two CPU seconds for 64 components, 12 features and 8000 frequencies.
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ if TYPE_CHECKING:
     from dask_sketch.sketching.sketch import Sketch
 
 Array = NDArray[np.float64]
+_FARTHEST = 1e12  # scales of the sketch: cosines of larger phases have no correct digits
 # Relative to the noise per parameter: too small to affect a parameter known to a tenth of its size.
-_FARTHEST = 1e12  # scales of the sketch: cosines of larger phases have no digits left
 _RIDGE = 1e-3
-# Smallest variance of the mixture of a test, as a fraction of that of the frequencies, and the
-# number of parameters beyond which it is refined in float32, as in the search for matrices.
+# Smallest variance of the mixture of a test, as a fraction of the variance that the frequencies
+# expect, and number of parameters above which the mixture is refined in float32.
 _TESTED_FLOOR, _MANY_PARAMETERS = 0.01, 1500
-_MIN_WEIGHT = 1e-12  # components of smaller weight have no determined mean
+_MIN_WEIGHT = 1e-12  # the mean of components of smaller weight is not determined
 
 
 @dataclass(frozen=True)
@@ -138,18 +137,18 @@ class LogVarianceAtoms:
             yield block, by_atom.reshape(self.n_parameters, -1), mixture[0] + 1j * mixture[1]
 
     def _keep_variances(self, by_noise: Array, by_loading: Array) -> None:
-        """Change derivatives (K, q, ...) by loadings, in place, to those at the same variances.
+        """Change derivatives (K, q, ...) by loadings in place, so that variances are kept.
 
-        Those by noise variances (K, n_features, ...) are derivatives by variances then.
+        Derivatives by noise variances (K, n_features, ...) are then derivatives by variances.
         """
-        assert self._loadings is not None  # the caller asked
+        assert self._loadings is not None  # only called with loadings
         k, d, rank = self._loadings.shape
         each = by_loading.reshape(k, d, rank, *by_loading.shape[2:])
         twice = 2.0 * self._loadings.reshape(k, d, rank, *[1] * (by_loading.ndim - 2))
         each -= twice * by_noise[:, :, None]
 
     def _units(self) -> Array:
-        """Units (K, q) of the shape parameters: themselves, or products of two deviations."""
+        """Units (K, q) of the shape parameters: their values, or products of two deviations."""
         if self._matrices is None:
             return self._theta[:, self._objective.space.n_features :]
         if self._loadings is not None:
@@ -202,8 +201,8 @@ class LogVarianceAtoms:
 def overidentify(model: GaussianMixture, sketch: Sketch) -> Overidentification:
     """Test whether the data of a sketch is a mixture of such components.
 
-    The mixture nearest to the sketch in the metric of the inverse covariance of its noise is
-    descended to from the model (:func:`~dask_sketch.decoders.efficient.refine_efficiently`). Its
+    A descent from the model finds the mixture nearest to the sketch in the metric of the inverse
+    covariance of its noise (:func:`~dask_sketch.decoders.efficient.refine_efficiently`). The
     squared distance, Hansen's J, is a chi-squared variable if the data is such a mixture.
 
     Parameters
@@ -211,7 +210,12 @@ def overidentify(model: GaussianMixture, sketch: Sketch) -> Overidentification:
     model
         Mixture near the sketch.
     sketch
-        Sketch of at least two samples, with as many features.
+        Sketch of at least two samples, with the same number of features.
+
+    Returns
+    -------
+    test
+        Statistic with its degrees of freedom.
 
     References
     ----------
@@ -226,7 +230,7 @@ def overidentify(model: GaussianMixture, sketch: Sketch) -> Overidentification:
     found = refine_efficiently(
         objective, fit, lambda cost: None, single=single, errors=False, test=True
     )
-    assert found.overidentification is not None  # it was asked for
+    assert found.overidentification is not None  # since test=True
     return found.overidentification
 
 
@@ -272,7 +276,7 @@ def _part_of_errors(errors: StandardErrors, chosen: NDArray[np.intp], own: bool)
 def variance_groups(model: GaussianMixture) -> Array:
     """Indicators (q, n_features) of the features that share each variance parameter.
 
-    Covariances of two features have no feature.
+    Parameters for covariances of two features are zero for all features.
     """
     d = model.n_features
     if uses_matrices(model.covariance_type):
@@ -284,7 +288,7 @@ def variance_groups(model: GaussianMixture) -> Array:
 
 
 def _family(model: GaussianMixture) -> str:
-    """Family of atoms of a mixture; a matrix of all components counts as one of each."""
+    """Family of atoms of a mixture; with a tied matrix, as if each component had its own."""
     if uses_matrices(model.covariance_type):
         return "full"
     if model.covariance_type == "spherical":
@@ -299,29 +303,14 @@ def count_parameters(model: AnyModel) -> int:
     return model.n_components * (1 + model.n_features) - 1
 
 
-def linearise(model: GaussianMixture, sketch: Sketch, seed: int = 0) -> Linearization:
-    """Linearise the sketch of a mixture around its parameters.
+def _normal_equations(
+    atoms: LogVarianceAtoms, points: Array, sketch: Sketch, seed: int
+) -> tuple[Array, Array, Array, Array]:
+    """Products of the derivatives with themselves, the residual and the noise of points.
 
-    Parameters
-    ----------
-    model
-        Mixture. Parameters that its decoder kept fixed (``model="isotropic"``, ``"known"``)
-        stay fixed.
-    sketch
-        Sketch of at least one sample, with as many features.
-    seed
-        Seed of the points sampled from the mixture.
+    The last result has the products of the noise of every two points.
     """
-    alive = np.flatnonzero(model.weights > _MIN_WEIGHT)
-    part = _part(model, alive)
-    atoms = LogVarianceAtoms(part, sketch)
-    n, n_points, p = sketch.effective_count, N_POINTS, atoms.n_parameters
-    points = (model.sample(n_points, seed=seed) - atoms.shift) / atoms.scale
-    if not np.abs(points).max() < _FARTHEST:
-        raise InputError(
-            f"model: means up to {np.abs(part.means).max():.3g} are too far from the data of the "
-            "sketch for a diagnosis. Decode a model of this sketch."
-        )
+    p, n_points = atoms.n_parameters, len(points)
     gram, right = np.zeros((p, p)), np.zeros(p)
     inner, products = np.zeros((p, n_points)), np.zeros((n_points, n_points))
     factors = observed_factors(sketch, seed)
@@ -337,7 +326,43 @@ def linearise(model: GaussianMixture, sketch: Sketch, seed: int = 0) -> Lineariz
         right += rows @ halves(residual)
         inner += rows @ draws.T
         products += draws @ draws.T
+    return gram, right, inner, products
 
+
+def linearise(model: GaussianMixture, sketch: Sketch, seed: int = 0) -> Linearization:
+    """Linearise the sketch of a mixture around its parameters.
+
+    Parameters
+    ----------
+    model
+        Mixture. Parameters that its decoder kept fixed (``model="isotropic"``, ``"known"``)
+        stay fixed.
+    sketch
+        Sketch of at least one sample, with the same number of features.
+    seed
+        Seed of the points sampled from the mixture.
+
+    Returns
+    -------
+    linearization
+        Expected cost, standard errors and expected divergence.
+
+    Raises
+    ------
+    InputError
+        If the mixture is too far from the data of the sketch.
+    """
+    alive = np.flatnonzero(model.weights > _MIN_WEIGHT)
+    part = _part(model, alive)
+    atoms = LogVarianceAtoms(part, sketch)
+    n, n_points, p = sketch.effective_count, N_POINTS, atoms.n_parameters
+    points = (model.sample(n_points, seed=seed) - atoms.shift) / atoms.scale
+    if not np.abs(points).max() < _FARTHEST:
+        raise InputError(
+            f"model: means up to {np.abs(part.means).max():.3g} are too far from the data of the "
+            "sketch for a diagnosis. Decode a model of this sketch."
+        )
+    gram, right, inner, products = _normal_equations(atoms, points, sketch, seed)
     # in units of the parameters' scales, which are their prior standard deviations for the ridge
     sizes = atoms.sizes()
     gram *= sizes
@@ -351,7 +376,7 @@ def linearise(model: GaussianMixture, sketch: Sketch, seed: int = 0) -> Lineariz
     inverse = cho_solve(cho_factor(gram), np.eye(p))
     influence = inverse @ inner  # of each point on the parameters, times n
 
-    # The cost can decrease only along parameters that are not at a bound.
+    # the cost can decrease only along parameters that are not at a bound
     held = floored_variances(part, sketch) @ atoms.groups.T > 0
     stays = np.pad(held, ((0, 0), (1 + part.n_features, 0))).ravel()
     moves = np.flatnonzero(~stays)
@@ -361,7 +386,7 @@ def linearise(model: GaussianMixture, sketch: Sketch, seed: int = 0) -> Lineariz
     pairs = products - np.diag(np.diagonal(products))
     n_pairs = n_points * (n_points - 1)
 
-    # Directions that the data do not determine have the error of the prior: the ridge's bias.
+    # directions that the data do not determine have the error of the prior, the bias of the ridge
     inverse *= ridge
     scores = atoms.scores(points) * sizes[:, None]
     # E (s'u)^2 over independent scores s and influences u: Fisher information times covariance

@@ -1,9 +1,9 @@
 """Test whether values are missing completely at random, by the moments of complete rows.
 
-If they are, the observed values of a feature have one distribution in complete rows and in all
-others. Means and variances are compared, feature by feature. That shows values that are missing
-because of others (as if only one group of the samples had been asked), but not values that are
-missing because of themselves, independently of all others.
+If they are, the observed values of a feature have the same distribution in complete rows and in
+incomplete rows. Means and variances are compared, feature by feature. The test finds values that
+are missing because of other values (as if a question had only been asked in one group), but not
+values that are missing because of themselves, independently of all other values.
 """
 
 from __future__ import annotations
@@ -24,29 +24,30 @@ if TYPE_CHECKING:
     from dask_sketch.sketching.sketch import Sketch
 
 Array = NDArray[np.float64]
-_MIN_ROWS = 30.0  # effective rows of both kinds, from which moments are nearly normal
-_NEGLIGIBLE = 0.01  # standard deviations of a shift, or logarithm of a ratio, without consequence
+_MIN_ROWS = 30.0  # effective numbers of both kinds of rows from which moments are nearly normal
+_NEGLIGIBLE = 0.01  # shift in standard deviations, or logarithm of a ratio, that does not matter
 _GAUSSIAN = 3.0  # kurtosis
 
 
 @dataclass(frozen=True)
 class Missingness:
-    """Differences between complete rows and the others, in their observed values.
+    """Differences between the observed values of complete rows and of incomplete rows.
 
     Attributes
     ----------
     complete
-        Fraction of the rows, by weight, that have no missing values.
+        Fraction of the rows without missing values, by weight.
     shifts
-        Mean of a feature in complete rows less that in the others, in standard deviations of the
-        data, shape (n_features,); zero where there are too few rows to compare.
+        Mean of each feature in complete rows minus its mean in incomplete rows, in standard
+        deviations of the data, shape (n_features,); zero for too few rows.
     ratios
-        Ratio of the standard deviations, shape (n_features,).
+        Ratio of the standard deviations in complete and in incomplete rows, shape (n_features,);
+        one for too few rows.
     shift_scores, ratio_scores
-        Both differences in their standard errors, shape (n_features,); zero also where the
-        difference is too small to matter.
+        Both differences in standard errors, shape (n_features,); zero also for a difference that is
+        too small to matter.
     feature
-        Name of the feature with the largest score, as in messages.
+        Name of the feature with the largest score, for messages.
     """
 
     complete: float
@@ -63,22 +64,22 @@ class Missingness:
 
     @property
     def sentence(self) -> str:
-        """Finding, with a remedy."""
+        """Description of the largest difference, with a remedy."""
         scores = np.maximum(self.shift_scores, self.ratio_scores)
         worst = int(np.argmax(scores))
         return (
             f"Values are not missing completely at random: {self.feature} differs between the "
-            f"{self.complete:.0%} of the rows that are complete and the others by a shift of "
+            f"{self.complete:.0%} of the rows that are complete and the other rows by a shift of "
             f"{self.shifts[worst]:.2g} standard deviations and a factor of "
-            f"{self.ratios[worst]:.3g} in its own, {scores[worst]:.3g} standard errors. The sketch "
-            "and the model are biased. Sketch the groups of samples that differ in what is "
-            "missing by themselves; or pass nan_policy='omit' and weight complete rows by the "
+            f"{self.ratios[worst]:.3g} in its standard deviation, {scores[worst]:.3g} standard "
+            "errors. The sketch and the model are biased. Sketch groups of samples with different "
+            "missing values separately; or pass nan_policy='omit' and weight complete rows by the "
             "inverse of their probability to be complete."
         )
 
 
 def compare_incomplete(model: GaussianMixture | Centroids, sketch: Sketch) -> Missingness | None:
-    """Compare complete rows with those that lack some values.
+    """Compare complete rows with rows that lack some values.
 
     Parameters
     ----------
@@ -131,7 +132,7 @@ def compare_incomplete(model: GaussianMixture | Centroids, sketch: Sketch) -> Mi
 
 
 def _kurtosis(model: GaussianMixture | Centroids) -> Array:
-    """Kurtosis of each feature, shape (n_features,); that of a Gaussian for centroids."""
+    """Kurtosis of each feature, shape (n_features,); for centroids, of a Gaussian."""
     if isinstance(model, Centroids):
         return np.full(model.n_features, _GAUSSIAN)
     away = (model.means - model.mean) ** 2

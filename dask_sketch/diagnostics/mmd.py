@@ -67,6 +67,15 @@ def feature_weights(feature_map: FeatureMap) -> NDArray[np.float64]:
     return np.ones(feature_map.n_frequencies) if weights is None else weights
 
 
+def feature_scales(feature_map: FeatureMap) -> NDArray[np.float64]:
+    """Weights of the features over the root of their number, shape (n_frequencies,).
+
+    Squared distances of sketch vectors in these units are squared discrepancies of :func:`mmd`,
+    noise included.
+    """
+    return feature_weights(feature_map) / np.sqrt(feature_map.n_frequencies)
+
+
 def decoder_weights(sketch: Sketch) -> NDArray[np.float64]:
     """Weights of the features of a sketch in decoders, shape (n_frequencies,).
 
@@ -289,8 +298,8 @@ def data_distribution(model: GaussianMixture | Centroids, sketch: Sketch) -> Gau
 def group_vectors(group: SketchGroup, block: slice = slice(None)) -> Array:
     """Real and imaginary parts of the sketch vectors of some groups, side by side.
 
-    They are multiplied by the weights of the features, so that squared distances are squared
-    discrepancies of :func:`mmd`, noise included.
+    They are multiplied by :func:`feature_scales`, so that squared distances are squared
+    discrepancies.
 
     Parameters
     ----------
@@ -304,8 +313,7 @@ def group_vectors(group: SketchGroup, block: slice = slice(None)) -> Array:
     vectors
         Shape (n_groups, 2 * n_frequencies); NaN for a group without weight.
     """
-    unit = feature_weights(group.feature_map) / np.sqrt(group.feature_map.n_frequencies)
-    return halves(unit * group.characteristic(block))
+    return halves(feature_scales(group.feature_map) * group.characteristic(block))
 
 
 _BLOCK_NUMBERS = 2**22  # numbers in a block of sketch vectors in float64
@@ -379,8 +387,8 @@ def mmd(
             parameter="sketches" if not isinstance(sketches, Sketch) else "other",
         )
     sketches.feature_map.require_same(other.feature_map)
-    unit = feature_weights(sketches.feature_map) / np.sqrt(sketches.feature_map.n_frequencies)
-    difference = unit * (sketches.characteristic - other.characteristic)
+    difference = sketches.characteristic - other.characteristic
+    difference = feature_scales(sketches.feature_map) * difference
     cost = float(np.vdot(difference, difference).real)
     weights = feature_weights(sketches.feature_map)
     cost -= noise_level(sketches, weights) + noise_level(other, weights)
@@ -397,7 +405,7 @@ def _matrix(group: SketchGroup, squared: bool) -> xr.DataArray:
             f"sketches: a matrix of {n:,} by {n:,} groups takes {8e-9 * n * n:.3g} GB, more than "
             "half of the free memory. select() some of the groups."
         )
-    unit = feature_weights(group.feature_map) / np.sqrt(m)
+    unit = feature_scales(group.feature_map)
     step = max(_BLOCK_NUMBERS // (2 * m), 1)
     blocks = [slice(start, min(start + step, n)) for start in range(0, n, step)]
     out = np.empty((n, n))

@@ -74,12 +74,12 @@ class RankedModel:
     value
         Criterion, lower is better.
     excess, excess_deviation
-        Excess of the criterion over the lowest, and its standard deviation; zero where it is not
-        known.
+        Excess of the criterion over its lowest value, and the standard deviation of the excess;
+        zero if it is not known.
     heldout
         Discrepancy from the held-out samples, if there are any.
     overidentification
-        Test of whether the data is such a mixture; None where the likelihood decides without it.
+        Test whether the data is such a mixture; None if the likelihood decides without it.
     """
 
     model: AnyModel
@@ -106,7 +106,7 @@ class ModelSelection:
     ranking
         All models, the best first.
     selected
-        Model with the fewest parameters among those as good as the first.
+        Model with the fewest parameters among the models that are as good as the first.
     criterion
         Name of the criterion.
     """
@@ -205,20 +205,20 @@ def select_model(
     The criteria are lower for better models:
 
     - ``"heldout"``, for models and a sketch of samples that none of them was fitted to: the squared
-      maximum mean discrepancy. The difference of two models is known far more precisely than
-      either discrepancy, because the noise of the held-out sketch is common to both. Its variance
-      is ``4 d' C d / n``, for the difference ``d`` of the two sketches and the covariance ``C`` of
-      the features of a sample, which is estimated from points of the best model. Of all models
-      whose excess over the best is less than two of these standard deviations, the one with the
-      fewest parameters is selected.
+      maximum mean discrepancy. The difference of two discrepancies is known far more precisely than
+      either, because both have the noise of the held-out sketch. Its variance is ``4 d' C d / n``,
+      for the difference ``d`` of the sketches of two models and the covariance ``C`` of the
+      features of a sample, which is estimated from points of the best model. Among all models whose
+      excess over the best is less than two of these standard deviations, the model with the fewest
+      parameters is selected.
     - ``"overidentification"``, for a sketch: the statistic ``J`` of the mixture nearest to the
-      sketch (:func:`diagnose`), less its degrees of freedom, plus ``p (ln n - 1)`` with ``p``
-      parameters. It is the criterion of Andrews and Lu, ``J - (2 m - p) ln n``, up to a constant,
-      and consistent if the data is such a mixture.
+      sketch (:func:`diagnose`), minus its degrees of freedom, plus ``p (ln n - 1)`` with ``p``
+      parameters. Up to a constant, this is the criterion of Andrews and Lu, ``J - (2 m - p) ln n``.
+      It is consistent if the data is such a mixture.
     - ``"likelihood"``, for a sketch with random rows: the Bayesian information criterion of the
-      calibrated rows (:func:`calibrate`), with their effective number. Values of Gaussians count as
-      rounded to the median gap between distinct ones, so that repeated values are not taken for
-      components. The statistic ``J`` is not computed where it does not matter for the decision.
+      calibrated rows (:func:`calibrate`), with their effective number. For Gaussians, values are
+      treated as rounded to the median gap between distinct values, so that repeated values are not
+      taken for components. The statistic ``J`` is only computed if it matters for the decision.
 
     A sketch of directions (``normalize=True``) is decoded to von Mises-Fisher mixtures, a sketch
     with categories to latent classes, and any other sketch with ``model="alpha-stable"`` to
@@ -238,15 +238,15 @@ def select_model(
     n_components
         Numbers of components to decode from the sketch, such as ``range(1, 11)``. By default they
         grow by factors, as long as the criterion falls and there are two frequencies for each
-        parameter, and then close in on the best.
+        parameter. Then numbers around the best one are tried.
     covariance_types
         Types of the covariances of Gaussians to decode from the sketch, see :func:`decode`, such as
         ``("diag", ("low-rank", 3))``.
     criterion
         Name of the criterion. By default ``"heldout"`` with a held-out sketch; otherwise
-        ``"likelihood"`` where the sketch carries all rows; otherwise ``"overidentification"``,
-        unless no candidate explains the sketch, and it carries rows for ``"likelihood"``. For
-        directions and latent classes, it is ``"likelihood"`` wherever the sketch carries rows.
+        ``"likelihood"`` if the sketch carries all rows; otherwise ``"overidentification"``. If no
+        candidate explains a sketch with rows, it is ``"likelihood"`` instead. For directions and
+        latent classes, it is ``"likelihood"`` whenever the sketch carries rows.
     options
         Further arguments of :func:`decode`, such as ``model``, ``replicates`` and ``threads``.
 
@@ -259,10 +259,10 @@ def select_model(
     Raises
     ------
     InputError
-        If there is no model, an argument does not suit the others, the sketch is too small, numbers
+        If there is no model, an argument does not fit the others, the sketch is too small, numbers
         of features differ, or a criterion cannot be computed.
     DecodeError
-        If a number of components that was given cannot be decoded.
+        If one of the given numbers of components cannot be decoded.
 
     Warns
     -----
@@ -318,7 +318,7 @@ def _select_by_heldout(
     for number, model in enumerate(candidates):
         require_model(f"models[{number}]", model)
         require_sketch("heldout", heldout, model)
-    assert heldout is not None  # it is a sketch
+    assert heldout is not None  # checked above
     found = [discrepancy(model, heldout, seed) for model in candidates]
     order = sorted(range(len(candidates)), key=lambda index: found[index].cost)
     first = order[0]
@@ -390,7 +390,7 @@ def _select_from_sketch(
         selected = ranking[chosen.ranking.index(chosen.selected)]
         result = ModelSelection(ranking, selected, "heldout")
     else:
-        result = _ranked(candidates)
+        result = _rank(candidates)
     for warning in found[result.selected.index].caught:
         warn_user(warning.message)
     _warn_of_selection(candidates, result, numbers)
@@ -422,12 +422,15 @@ def _family(sketch: Sketch, options: dict[str, Any]) -> str | None:
 def _checked_types(
     covariance_types: CovarianceTypes, options: dict[str, Any], family: str | None
 ) -> list[str]:
-    """Names of covariance types, or that of another family."""
+    """Names of covariance types, or the name of another family."""
     types = named_types(covariance_types)
     if not types:
         raise InputError(f"covariance_types={covariance_types!r}: give some of {listed_types()}.")
     if options.get("start") is not None:
-        raise InputError("start: give none where the number of components of a sketch is selected.")
+        raise InputError(
+            "start: the number of components is selected without a start. Leave it out.",
+            parameter="start",
+        )
     require_mixture(options, options.get("model") != "dirac")
     if family is None:
         return types
@@ -439,7 +442,7 @@ def _checked_types(
     return [family]
 
 
-def _ranked(candidates: Candidates) -> ModelSelection:
+def _rank(candidates: Candidates) -> ModelSelection:
     found = list(candidates.found.values())
     values = [candidates.value(each) for each in found]
     lowest = min(values)

@@ -21,6 +21,7 @@ from dask_sketch.errors import InputError
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.storage.local_files import replacing, write_errors
+from dask_sketch.validation.tables import feature_labels
 
 if TYPE_CHECKING:
     from dask_sketch.diagnostics.comparison import Comparison
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 _TITLE = "A model from a sketch"
 PACKAGES = ("dask-sketch", "dask", "distributed", "numba", "numpy", "scipy", "xarray", "zarr")
-# parts of the template that pages without a fit do not have
+# parts of the template that are empty on pages without a fit
 _NO_FIT: dict[str, Any] = {
     "plan": [],
     "diagnostics": {},
@@ -117,7 +118,7 @@ def write_report(
     path
         File to write, replaced if it exists; its folder is created.
     sketch, model
-        Subjects of the report: at least one of them.
+        Subjects of the report, at least one of both.
     title
         Heading.
     source
@@ -125,27 +126,27 @@ def write_report(
     feature_map
         Feature map as returned by :func:`design`, with its scale fit, which files do not store.
     plan, observed
-        Plan of the pass, and the task statistics recorded while it ran.
+        Plan of the pass, and statistics of its tasks.
     comparison
-        Scores of this mixture and others.
+        Scores of this mixture and of other ones.
     heldout
-        Sketch by the same map of samples that the model was not fitted to.
+        Sketch of samples that the model was not fitted to, by the same map.
     sample
         Rows of data to draw under the mixture, shape (n_samples, n_features).
     names
-        Names of the features; by default those of the model or of the feature map.
+        Names of the features; by default the names in the model or in the feature map.
     answers
-        Questions with their answers, shown first. The summary leaves out the fit then.
+        Questions with their answers, shown first. With answers, the summary leaves out the fit.
     diagnostics
         Result of :func:`diagnose`; by default it is computed.
     summary
-        Sentences for the summary, in addition to those on samples, model and fit.
+        Further sentences of the summary, after the sentences on samples, model and fit.
     sections
         Additional tables, such as the changes and the drift of a job, shown before the pictures.
     drawings
         Additional pictures, shown before the others.
     versions
-        Versions of the software used; by default those installed here.
+        Versions of the software; by default the installed ones.
     command
         Command line that reproduces the report.
 
@@ -163,9 +164,7 @@ def write_report(
     about = model if model is not None else None if sketch is None else sketch.feature_map
     if about is None:
         raise InputError("sketch=None, model=None: a report needs one of them, or both.")
-    if names is None:
-        names = about.feature_names
-    labels = [f"feature {k}" for k in range(about.n_features)] if names is None else list(names)
+    labels = feature_labels(about.n_features, about.feature_names if names is None else names)
     if len(labels) != about.n_features:
         raise InputError(
             f"names has {len(labels)} names for {about.n_features} features: give one for each."
@@ -231,7 +230,7 @@ def write_page(
     facts
         Names and values, by the heading of their table.
     versions
-        Versions of the software used; by default those installed here.
+        Versions of the software; by default the installed ones.
     command
         Command line that reproduces the page.
     fit

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dask_sketch.models.centroids import Centroids
     from dask_sketch.sketching.sketch import Sketch
 
-# placeholders, which the page replaces by its own colours
+# placeholders that are replaced by the colours of the page
 _INK, _PAPER = "#010203", "#040506"
 _SIZE = (4.6, 3.5)  # inches; small, so that text is legible in a narrow window
 
@@ -44,7 +44,7 @@ class Drawing:
     title, caption
         Heading, and explanation below the figure.
     draw
-        Function that draws it and returns its axes.
+        Function that draws the figure and returns its axes.
     size
         Width and height in inches.
     """
@@ -55,7 +55,7 @@ class Drawing:
     size: tuple[float, float] = _SIZE
 
     def picture(self) -> Picture:
-        """The figure, drawn."""
+        """Draw the figure."""
         return _picture(self.title, self.caption, self.draw(), self.size)
 
 
@@ -67,12 +67,17 @@ def draw_pictures(
     names: list[str],
     drawings: Sequence[Drawing] = (),
 ) -> list[Picture]:
-    """Draw all figures that the data given allow.
+    """Draw all figures that are possible for the given subjects.
 
     Parameters
     ----------
     sketch, model, feature_map, sample, names, drawings
-        Subjects of the report, as for :func:`~dask_sketch.diagnostics.report.write_report`.
+        Arguments of :func:`~dask_sketch.diagnostics.report.write_report`.
+
+    Returns
+    -------
+    pictures
+        Figures as SVG elements.
 
     Raises
     ------
@@ -85,8 +90,8 @@ def draw_pictures(
             _picture(
                 "Scale fit",
                 "|z| of the pilot samples, in units of the components' standard deviations. It "
-                "lies "
-                "below the envelope of one component, the more so the more components there are.",
+                "lies below the envelope of one component, the more so the more components there "
+                "are.",
                 plots.plot_scale_fit(feature_map.scale_fit),
             )
         )
@@ -120,8 +125,7 @@ def draw_pictures(
             _picture(
                 "Decoder",
                 "Cost after each step. A cost that stays well above the noise level indicates a "
-                "poor "
-                "minimum, or data that is not such a mixture.",
+                "poor minimum, or data that is not such a mixture.",
                 plots.plot_trace(model.decoding),
             )
         )
@@ -134,10 +138,10 @@ def _picture(title: str, caption: str, ax: Axes, size: tuple[float, float] = _SI
     figure = ax.get_figure(root=True)
     assert figure is not None
     figure.set_size_inches(*size)
-    for one in figure.axes:  # those of colour bars too
+    for one in figure.axes:  # including the axes of colour bars
         _paint(one)
     buffer = io.StringIO()
-    with mpl.rc_context({"svg.hashsalt": title}):  # the same picture has the same text
+    with mpl.rc_context({"svg.hashsalt": title}):  # identical pictures give identical text
         figure.savefig(buffer, format="svg", dpi=150)
     return Picture(title, caption, _element(buffer.getvalue(), title.encode().hex()))
 

@@ -14,13 +14,14 @@ from scipy import linalg
 from dask_sketch.diagnostics.mmd import halves
 from dask_sketch.display.html import card, html_table
 from dask_sketch.display.text import one_line
-from dask_sketch.distributions.control_variates import Nodes
+from dask_sketch.distributions.control_variates import WeightedRows
 from dask_sketch.errors import InputError
 from dask_sketch.graph.lazy import LazyResult
 from dask_sketch.graph.reduction import Reduction
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import FrozenDataclass, require_unmasked, unit_rows
+from dask_sketch.validation.tables import feature_labels
 from dask_sketch.validation.threads import one_blas_thread
 
 Array = NDArray[np.float64]
@@ -28,7 +29,7 @@ _MAX_FREQUENCIES = 128
 _MIN_ROWS = 40
 _ROWS_PER_COLUMN = 8
 _RIDGE = 1e-2  # relative to the mean variance of the features
-_BLOCK = 256  # rows of a block; always so many, since rounding may depend on the number
+_BLOCK = 256  # rows of a block, padded if there are fewer: rounding may depend on the number
 
 
 class AnomalyScores(NamedTuple):
@@ -37,9 +38,9 @@ class AnomalyScores(NamedTuple):
     Attributes
     ----------
     score
-        Scores, about one on average over the data.
+        Scores, about one on average over the data, shape (n_samples,).
     p_value
-        Shares of the data with a score at least as large.
+        Shares of the data with a score at least as large, in (0, 1], shape (n_samples,).
     """
 
     score: Any
@@ -47,8 +48,11 @@ class AnomalyScores(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Whitening:
-    """Whitened random Fourier features, and their scores on some of the data.
+class WhitenedFeatures:
+    """Whitened random Fourier features, and the distribution of their squared lengths.
+
+    The anomaly score of a row is the squared length of its whitened features, a Mahalanobis
+    distance in the space of the features.
 
     Attributes
     ----------
@@ -58,28 +62,30 @@ class Whitening:
         Frequencies over ``2 pi``, shape (n_features, m).
     center, mean
         Center of the rows, shape (n_features,), and mean of the features, shape (2 m,).
-    whitening
-        Matrix by which features are multiplied, shape (2 m, 2 m): squared lengths are scores.
-    levels, shares
-        Scores of rows in ascending order, and the share of the data at or above each of them, shape
-        (n_rows + 1,); the last one is that above all.
+    matrix
+        Whitening matrix by which centered features are multiplied, shape (2 m, 2 m).
+    sorted_scores
+        Scores of the rows that were not used for whitening, in ascending order, shape (n_rows,).
+    tail_shares
+        Share of the data at or above each of these scores, and above all of them, shape
+        (n_rows + 1,).
     """
 
     normalize: bool
     cycles: Array
     center: Array
     mean: Array
-    whitening: Array
-    levels: Array
-    shares: Array
+    matrix: Array
+    sorted_scores: Array
+    tail_shares: Array
 
     @classmethod
-    def of(cls, nodes: Nodes, sketch: Sketch, seed: int) -> Whitening:
+    def fit(cls, weighted: WeightedRows, sketch: Sketch, seed: int) -> WhitenedFeatures:
         """Whiten with one half of the rows, and score the other half.
 
         Parameters
         ----------
-        nodes
+        weighted
             Rows that represent the data.
         sketch
             Sketch of the data.
@@ -91,7 +97,7 @@ class Whitening:
         InputError
             If there are too few rows.
         """
-        n_rows, feature_map = len(nodes.rows), sketch.feature_map
+        n_rows, feature_map = len(weighted.rows), sketch.feature_map
         if n_rows < _MIN_ROWS:
             raise InputError(
                 f"sketch has {n_rows} random rows: with less than {_MIN_ROWS} there are no scores. "
@@ -108,38 +114,43 @@ class Whitening:
             cycles=frequencies / (2.0 * np.pi),
             center=center,
             mean=halves(sketch.centered_characteristic[chosen]),
-            whitening=np.eye(2 * used),
-            levels=np.empty(0),
-            shares=np.ones(1),
+            matrix=np.eye(2 * used),
+            sorted_scores=np.empty(0),
+            tail_shares=np.ones(1),
         )
         fitted, other = order[:half], order[half:]
         with one_blas_thread():
-            white = plain.white(nodes.rows[fitted])
-            share = nodes.weights[fitted] / nodes.weights[fitted].sum()
-            covariance = (white * share[:, None]).T @ white
+            features = plain.transform(weighted.rows[fitted])
+            share = weighted.weights[fitted] / weighted.weights[fitted].sum()
+            covariance = (features * share[:, None]).T @ features
             ridged = covariance.copy()
             ridge = _RIDGE * max(float(np.mean(covariance.diagonal())), np.finfo(float).tiny)
             ridged[np.diag_indices_from(ridged)] += ridge
             inverse = np.asarray(linalg.inv(linalg.cholesky(ridged, lower=True)), dtype=np.float64)
-        unscaled = replace(plain, whitening=inverse.T)
-        scores, weights = unscaled.scores(nodes.rows[other])[:, 0], nodes.weights[other]
+        unscaled = replace(plain, matrix=inverse.T)
+        scores, weights = unscaled.scores(weighted.rows[other])[:, 0], weighted.weights[other]
         mean_score = max(float(weights @ scores / weights.sum()), np.finfo(float).tiny)
         ascending = np.argsort(scores, kind="stable")
         weights = weights[ascending]
-        above = np.append(np.cumsum(weights[::-1])[::-1], 0.0) + weights.mean()  # and the row asked
+        # the row that is scored counts as well, with a mean weight
+        above = np.append(np.cumsum(weights[::-1])[::-1], 0.0) + weights.mean()
         return replace(
             plain,
-            whitening=np.asarray(inverse.T / math.sqrt(mean_score)),
-            levels=scores[ascending] / mean_score,
-            shares=above / above[0],
+            matrix=np.asarray(inverse.T / math.sqrt(mean_score)),
+            sorted_scores=scores[ascending] / mean_score,
+            tail_shares=above / above[0],
         )
 
-    def white(self, rows: Array) -> Array:
+    def transform(self, rows: Array) -> Array:
         """Whitened features of rows, shape (n_rows, 2 m)."""
         cycles = (rows - self.center) @ self.cycles
         angles = 2.0 * np.pi * (cycles - np.rint(cycles))
         features = np.concatenate([np.cos(angles), -np.sin(angles)], axis=1) - self.mean
-        return np.asarray(features @ self.whitening)
+        return np.asarray(features @ self.matrix)
+
+    def p_values(self, scores: Array) -> Array:
+        """Shares of the data with scores at least as large, shape (n_rows,)."""
+        return self.tail_shares[np.searchsorted(self.sorted_scores, scores, side="left")]
 
     def scores(self, rows: Array) -> Array:
         """Scores and p-values of rows, shape (n_rows, 2); NaN for rows that are not finite."""
@@ -152,9 +163,9 @@ class Whitening:
             for start in range(0, len(rows), _BLOCK):
                 block = rows[start : start + _BLOCK]
                 padded[: len(block)] = block
-                found = np.sum(self.white(padded) ** 2, axis=1)[: len(block)]
+                found = np.sum(self.transform(padded) ** 2, axis=1)[: len(block)]
                 out[start : start + _BLOCK, 0] = found
-        out[:, 1] = self.shares[np.searchsorted(self.levels, out[:, 0], side="left")]
+        out[:, 1] = self.p_values(out[:, 0])
         out[~np.isfinite(out[:, 0])] = np.nan
         return out
 
@@ -166,12 +177,13 @@ class RankedRows(FrozenDataclass):
     Attributes
     ----------
     typical, surprising
-        Rows of the lowest scores in ascending order, and of the highest in descending order, shape
-        (n_rows, n_features).
+        Rows with the lowest scores in ascending order, and with the highest scores in descending
+        order, shape (n_rows, n_features).
     typical_scores, surprising_scores
-        Their scores, shape (n_rows,).
+        Scores of these rows, shape (n_rows,).
     surprising_p_values
-        Shares of the data with scores at least as large, shape (n_rows,).
+        Shares of the data with scores at least as large as those of ``surprising``, shape
+        (n_rows,).
     count
         Number of rows that were scored.
     """
@@ -195,7 +207,7 @@ class RankedRows(FrozenDataclass):
         return f"<RankedRows: {one_line(self.as_dict())}>"
 
     def _repr_html_(self) -> str:
-        header = ["score", *(f"feature {k}" for k in range(self.typical.shape[1]))]
+        header = ["score", *feature_labels(self.typical.shape[1], None)]
         more = {}
         for name, rows, scores in (
             ("typical", self.typical, self.typical_scores),
@@ -206,60 +218,68 @@ class RankedRows(FrozenDataclass):
         return card("RankedRows", {"rows scored": f"{self.count:,}"}, more=more)
 
 
-def rank_rows(whitening: Whitening, samples: Samples, n_rows: int) -> LazyResult:
-    """Rows of the lowest and highest scores, lazily.
+def rank_rows(features: WhitenedFeatures, samples: Samples, n_rows: int) -> LazyResult:
+    """Find the rows with the lowest and the highest scores, lazily.
 
     Parameters
     ----------
-    whitening
+    features
         Whitened features.
     samples
         Rows to score.
     n_rows
         Number of rows of each kind.
+
+    Returns
+    -------
+    rows
+        Lazy :class:`RankedRows`.
     """
     return LazyResult(
         samples,
         Reduction(
             "ranked rows",
-            partial(_extremes, whitening=whitening, n_rows=n_rows),
-            partial(_combined, n_rows=n_rows),
-            partial(_ranked, whitening=whitening),
+            partial(_extremes_of_chunk, features=features, n_rows=n_rows),
+            partial(_combine, n_rows=n_rows),
+            partial(_finalize, features=features),
         ),
     )
 
 
-_Part = tuple[Array, Array, int]  # rows with their scores, lowest and highest, and number of rows
+_Extremes = tuple[Array, Array, int]  # lowest and highest scores beside their rows; rows scored
 
 
-def _extremes(rows: Any, weights: Any, label: str, whitening: Whitening, n_rows: int) -> _Part:
+def _extremes_of_chunk(
+    rows: Any, weights: Any, label: str, features: WhitenedFeatures, n_rows: int
+) -> _Extremes:
     require_unmasked(rows, "rows", f"the values of {label}")
     values = np.asarray(rows, dtype=np.float64).reshape(-1, np.shape(rows)[-1])
-    scored = np.column_stack([whitening.scores(values)[:, 0], values])
+    scored = np.column_stack([features.scores(values)[:, 0], values])
     scored = scored[np.isfinite(scored).all(axis=1)]
-    return *_kept(scored, n_rows), len(scored)
+    return *_lowest_and_highest(scored, n_rows), len(scored)
 
 
-def _kept(scored: Array, n_rows: int) -> tuple[Array, Array]:
-    """Rows of the lowest and highest scores; of equal ones, in the order of their values."""
+def _lowest_and_highest(scored: Array, n_rows: int) -> tuple[Array, Array]:
+    """Rows with the lowest and highest scores; equal scores are ordered by the values."""
     order = np.lexsort(scored.T[::-1])
     return scored[order[:n_rows]], scored[order[::-1][:n_rows]]
 
 
-def _combined(parts: list[_Part], n_rows: int) -> _Part:
+def _combine(parts: list[_Extremes], n_rows: int) -> _Extremes:
     low, high = (np.concatenate([part[k] for part in parts]) for k in (0, 1))
-    return _kept(low, n_rows)[0], _kept(high, n_rows)[1], sum(part[2] for part in parts)
+    lowest, highest = _lowest_and_highest(low, n_rows)[0], _lowest_and_highest(high, n_rows)[1]
+    return lowest, highest, sum(part[2] for part in parts)
 
 
-def _ranked(found: _Part | None, whitening: Whitening) -> RankedRows:
-    if found is None or not found[2]:
-        raise InputError("x has no finite rows to rank.")
-    low, high, count = found
+def _finalize(total: _Extremes | None, features: WhitenedFeatures) -> RankedRows:
+    if total is None or not total[2]:
+        raise InputError("x has no finite rows to rank: give rows without NaN.", parameter="x")
+    low, high, count = total
     return RankedRows(
         typical=low[:, 1:],
         typical_scores=low[:, 0],
         surprising=high[:, 1:],
         surprising_scores=high[:, 0],
-        surprising_p_values=whitening.shares[np.searchsorted(whitening.levels, high[:, 0])],
+        surprising_p_values=features.p_values(high[:, 0]),
         count=count,
     )

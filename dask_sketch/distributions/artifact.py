@@ -44,7 +44,7 @@ def stored_estimator(estimator: Any) -> xr.Dataset:
     NotFittedError
         If the estimator is not fitted.
     ArtifactError
-        If its classes are neither numbers, text nor times.
+        If the classes are neither numbers, text nor times.
     """
     check_is_fitted(estimator)
     features, ridge = estimator.features_, estimator.ridge_
@@ -109,7 +109,7 @@ def _classifier(estimator: Any) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _plain(classes: NDArray[Any]) -> NDArray[Any]:
-    """Classes in one of the types that are stored."""
+    """Convert classes to one of the types that are stored."""
     kind = classes.dtype.kind
     if kind == "O" and all(isinstance(value, str) for value in classes):
         return classes.astype(str)

@@ -7,34 +7,63 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_sketch.diagnostics.mmd import feature_weights
-from dask_sketch.distributions.bands import bands
+from dask_sketch.diagnostics.mmd import feature_scales
 from dask_sketch.distributions.row_covariance import pilot_mixture, row_covariance
 from dask_sketch.distributions.units import Units
+from dask_sketch.features.feature_map import FeatureMap
 
 Array = NDArray[np.float64]
 
 # Ridges of the statistics whitened by the covariance of units, relative to the largest eigenvalue,
 # and of those whitened by the covariance of rows. On four clusters of 1000 rows, one of them 1.3
-# times as wide, in 20 units a side, the power at a level of 5 % is 0.33 with the first ones, 0.47
-# with all, and 0.54 with those of rows alone.
+# times as wide, in 20 units a side, the power at a level of 5 % is 0.33 with the covariance of
+# units, 0.47 with both, and 0.54 with the covariance of rows alone.
 RIDGES = (0.1, 0.01)
 ROW_RIDGES = (0.1, 0.01, 0.001)
 MAX_BAND = 128  # frequencies of a band whose covariance is computed
+_MAX_BANDS, _MIN_BAND = 8, 32  # number of bands, and frequencies of each
 _TINY = 1e-12  # eigenvalues relative to the largest one that are rounding
 
 
-def weighted_bases(units: Units) -> Iterator[tuple[Array, Array]]:
-    """Yield the coordinates of the units, and their weights in the squares of the statistics.
+def bands(feature_map: FeatureMap, variance: Array) -> Iterator[NDArray[np.intp]]:
+    """Yield all frequencies, then bands of them by length in units of the data.
 
-    There are statistics of all frequencies and of bands of them, plain and whitened: by the
-    covariance of rows, if the feature map has a mixture of pilot rows, else by that of all units.
-    Neither depends on the sides of the units.
+    The frequencies of one band see differences of about one size.
+
+    Parameters
+    ----------
+    feature_map
+        Feature map.
+    variance
+        Variance of each feature in the data, shape (n_features,).
+
+    Yields
+    ------
+    columns
+        Indices of the real parts of the frequencies, then of the imaginary ones, in vectors that
+        have both side by side.
+    """
+    m = feature_map.n_frequencies
+    columns = np.arange(2 * m)
+    yield columns
+    n_bands = min(m // _MIN_BAND, _MAX_BANDS)
+    if n_bands > 1:
+        lengths = np.linalg.norm(feature_map.frequencies * np.sqrt(variance)[:, None], axis=0)
+        for part in np.array_split(np.argsort(lengths, kind="stable"), n_bands):
+            yield np.concatenate([part, m + part])
+
+
+def weighted_bases(units: Units) -> Iterator[tuple[Array, Array]]:
+    """Yield coordinates of the units, and the weights of their squares in the statistics.
+
+    Statistics use all frequencies, or one band of them. They are plain, or whitened: by the
+    covariance of rows if the feature map has a mixture of pilot rows, otherwise by the covariance
+    of all units. Neither covariance depends on the sides of the units.
 
     Parameters
     ----------
     units
-        Units.
+        Units of a comparison.
 
     Yields
     ------
@@ -44,7 +73,7 @@ def weighted_bases(units: Units) -> Iterator[tuple[Array, Array]]:
         Weights of the squared coordinates in each statistic, shape (width, n_statistics).
     """
     feature_map, rows = units.feature_map, pilot_mixture(units.feature_map)
-    scale = np.tile(feature_weights(feature_map) / np.sqrt(feature_map.n_frequencies), 2)
+    scale = np.tile(feature_scales(feature_map), 2)
     for band in bands(feature_map, units.moments()[1]):
         vectors = units.centred(units.vectors[:, band])
         if rows is None:
@@ -66,7 +95,7 @@ def statistic_names(units: Units) -> list[str]:
     Parameters
     ----------
     units
-        Units.
+        Units of a comparison.
     """
     feature_map, (_, variance) = units.feature_map, units.moments()
     m, rows = feature_map.n_frequencies, pilot_mixture(feature_map)
@@ -87,12 +116,12 @@ def statistic_names(units: Units) -> list[str]:
 
 
 def whitened_basis(vectors: Array) -> tuple[Array, Array]:
-    """Coordinates and weights of statistics, plain and whitened by the covariance of the units.
+    """Coordinates and weights of a plain statistic, and of those whitened by the units' covariance.
 
     Parameters
     ----------
     vectors
-        Vectors of the units without their mean, shape (n_units, width).
+        Vectors of the units, minus their mean, shape (n_units, width).
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Judge a fitted classification of groups for its report."""
+"""Evaluate a fitted classification of groups for its report."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _FOLDS = 5
 def classification_findings(
     model: DistributionClassifier, groups: SketchGroup, y: NDArray[Any], target: str
 ) -> Findings:
-    """Judge a classification by cross-validation.
+    """Evaluate a classification by cross-validation.
 
     Parameters
     ----------
@@ -51,16 +51,22 @@ def classification_findings(
     target
         Name of the target.
 
+    Returns
+    -------
+    findings
+        Parts of the page.
+
     Raises
     ------
     InputError
-        If the classes are not those of the fit, or fewer than two of them have two groups.
+        If the classes differ from the classes of the fit, or fewer than two of them have two
+        groups.
     """
     classes = model.classes_
     if not np.array_equal(np.unique(y), classes):
         raise InputError(
-            f"y has other classes than the {len(classes)} of the fit: give the targets that the "
-            "model was fitted to.",
+            f"y has other classes than the {len(classes)} classes of the fit: give the targets "
+            "that the model was fitted to.",
             parameter="y",
         )
     codes = np.searchsorted(classes, y)
@@ -91,37 +97,45 @@ def classification_findings(
         rows,
         frozenset(i for i, k in enumerate(order) if wrong[k]),
     )
-    names = [shortened(str(one)) for one in classes]
+    names = [str(one) for one in classes]
+    confusion, never = _confusion(counts, names, dim)
+    first = [
+        f"{groups.labels[k]} ({y[k]}, not {classes[predicted[k]]})"
+        for k in order[:MAX_NAMED]
+        if wrong[k]
+    ]
+    actions = [advice("class")] if warning else []
+    if never:
+        actions.append(f"Give more {dim}s of {', '.join(never[:MAX_NAMED])}.")
+    sentence = ", ".join(first) + "." if first else "None: all are right."
+    return Findings(
+        verdict,
+        _confidence(probability.max(axis=1), wrong),
+        Answer("Which are predicted worst?", [sentence]),
+        actions,
+        [worst, confusion],
+        _confusion_drawing(counts, names, dim),
+        facts,
+        warning,
+        is_perfect=not wrong.any(),
+    )
+
+
+def _confusion_drawing(counts: Array, names: list[str], dim: str) -> Drawing:
+    """Picture of the share of the groups of each class that are predicted as each class."""
+    labels = [shortened(name) for name in names]
     matrix = xr.DataArray(
         counts / counts.sum(axis=1, keepdims=True),
-        {"class": names, "prediction": names},
+        {"class": labels, "prediction": labels},
         name=f"share of the {dim}s of a class",
     )
-    drawing = Drawing(
+    return Drawing(
         "Confusion of the classes",
         f"Share of the {dim}s of each class (rows) that are predicted as each class (columns): "
         "without errors, all are on the diagonal.",
         partial(_draw_confusion, matrix),
         SQUARE,
     )
-    confusion, never = _confusion(counts, [str(one) for one in classes], dim)
-    first = [f"{groups.labels[k]} ({y[k]}, not {classes[predicted[k]]})"
-             for k in order[:MAX_NAMED] if wrong[k]]  # fmt: skip
-    actions = [advice("class")] if warning else []
-    if never:
-        actions.append(f"Give more {dim}s of {', '.join(never[:MAX_NAMED])}.")
-    return Findings(
-        verdict,
-        _confidence(probability.max(axis=1), wrong),
-        Answer("Which are predicted worst?", [", ".join(first) + "."] if first else ["None: all "
-               "are right."]),
-        actions,
-        [worst, confusion],
-        drawing,
-        facts,
-        warning,
-        is_perfect=not wrong.any(),
-    )  # fmt: skip
 
 
 def _draw_confusion(shares: xr.DataArray) -> Any:
@@ -148,7 +162,7 @@ def _cross_validated(
     folds = StratifiedKFold(min(_FOLDS, int(known[1])), shuffle=True, random_state=0)
     found = np.zeros((len(y), len(model.classes_)))
     with warnings.catch_warnings():
-        # small classes, which the page counts
+        # a warning of scikit-learn of small classes, whose sizes are on the page
         warnings.filterwarnings("ignore", "The least populated class", UserWarning)
         parts = list(folds.split(codes, codes))
     for train, test in parts:
@@ -160,7 +174,7 @@ def _cross_validated(
 
 
 def _wrong_share(counts: Array, target: str, dim: str) -> tuple[Answer, str, dict[str, str]]:
-    """Share of wrong classes beside that of the most frequent class."""
+    """Share of wrong predictions, beside the share if the most frequent class is predicted."""
     n, right = int(counts.sum()), int(np.trace(counts))
     share, constant = 1.0 - right / n, 1.0 - float(counts.sum(axis=1).max()) / n
     interval = binomtest(n - right, n).proportion_ci(CONFIDENCE, "wilson")
@@ -191,7 +205,7 @@ def _wrong_share(counts: Array, target: str, dim: str) -> tuple[Answer, str, dic
 
 
 def _confidence(largest: Array, wrong: NDArray[np.bool_]) -> Answer:
-    """Answer whether probabilities agree with the share of right classes."""
+    """Compare the probabilities of predictions with the share of right predictions."""
     n, stated = len(wrong), float(largest.mean())
     interval = binomtest(int(n - wrong.sum()), n).proportion_ci(CONFIDENCE, "wilson")
     sentences = [
@@ -207,7 +221,7 @@ def _confidence(largest: Array, wrong: NDArray[np.bool_]) -> Answer:
 
 
 def _confusion(counts: Array, names: list[str], dim: str) -> tuple[Section, list[str]]:
-    """Share of right predictions of each class, and the class that it is taken for most often."""
+    """Table of the right predictions and errors of classes, and names of classes never right."""
     totals, right = counts.sum(axis=1), np.diag(counts)
     others = counts - np.diag(right)
     rows = []

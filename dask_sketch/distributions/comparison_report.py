@@ -21,6 +21,7 @@ from dask_sketch.distributions.result import ROUNDING, TwoSampleTest
 from dask_sketch.distributions.units import Units, units_of
 from dask_sketch.errors import InputError
 from dask_sketch.sketching.group import SketchGroup
+from dask_sketch.validation.tables import feature_labels
 from dask_sketch.validation.threads import one_blas_thread
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ _LABEL_SIZE = 8  # points
 _MAX_LEVELS = 6  # of a categorical feature, at an axis
 _CURVE, _IMAGE = 121, 41  # points of the grid along one feature
 _REACH = 3.0  # standard deviations from the mean to the end of a grid
-_PERMUTED, _COVERED = 199, 0.95  # permutations of the noise of a witness function, and their share
+_PERMUTED, _COVERED = 199, 0.95  # permutations for a band around zero, and the share inside it
 _LARGEST_SHIFT = 6.0  # standard deviations
 _SQUARE = (4.6, 4.2)  # inches
 
@@ -59,8 +60,8 @@ def write_comparison(
 ) -> Path:
     """Write a test of two groups as one page, which loads nothing from the network or other files.
 
-    The page has the verdict, the size of the difference with its interval, the features that carry
-    it, the units that were permuted, and three pictures: the witness function along the features
+    The page has the verdict, the size of the difference with its interval, the features that
+    differ, and the units that were permuted. Pictures show the witness function along the features
     that differ most, which is positive where ``first`` has more mass, and the distances of all
     units in the order of a dendrogram. No data is read.
 
@@ -77,9 +78,9 @@ def write_comparison(
     strata, serial, seed
         Arguments of the test.
     source
-        Names and values that describe the data.
+        Names and values that describe the data, for a table.
     warnings
-        Warnings of the test.
+        Warnings of the test, for the section on limits.
     command
         Command line that reproduces the page.
 
@@ -91,7 +92,7 @@ def write_comparison(
     Raises
     ------
     InputError
-        If matplotlib is missing, or the test is not one of these groups.
+        If matplotlib is missing, or the test is a test of other groups.
     MergeError
         If the feature maps differ.
 
@@ -349,9 +350,8 @@ def map_fields(feature_map: FeatureMap) -> dict[str, str]:
 def _witness_drawings(
     units: Units, test: TwoSampleTest, names: tuple[str, str], *, serial: bool, seed: int
 ) -> list[Drawing]:
-    """Witness functions along the feature that differs most, and along the two that do."""
-    known = units.feature_map.feature_names
-    labels = known or [f"feature {k}" for k in range(units.feature_map.n_features)]
+    """Witness functions along the feature that differs most, and along the two first ones."""
+    labels = feature_labels(units.feature_map.n_features, units.feature_map.feature_names)
     order = [labels.index(one.name) for one in test.features]
     grid = _grid_of(units, order[0], _CURVE)
     permuted = (
@@ -422,7 +422,7 @@ def _levels(units: Units, feature: int) -> Sequence[Any] | None:
 
 
 def _grid_of(units: Units, feature: int, number: int) -> Array:
-    """Points along a feature: codes of its levels, or three deviations around the mean."""
+    """Points along a feature: codes of its levels, or a grid around the mean."""
     levels = _levels(units, feature)
     if levels is not None:
         return np.arange(len(levels), dtype=np.float64)
@@ -432,7 +432,7 @@ def _grid_of(units: Units, feature: int, number: int) -> Array:
 
 
 def _distance_drawing(sides: Sequence[SketchGroup], names: tuple[str, str]) -> Drawing:
-    """Distances of all units, or of evenly chosen ones where they are many."""
+    """Distances of all units, or of 300 evenly chosen ones."""
     share = min(_MAX_UNITS / sum(map(len, sides)), 1.0)
     chosen = [
         side.select(np.isin(np.arange(len(side)), np.linspace(0, len(side) - 1, n).astype(int)))
@@ -470,22 +470,22 @@ def _draw_distances(matrix: xr.DataArray, sides: list[str]) -> Any:
 
 
 def shortened(label: str) -> str:
-    """Label for a picture, or the end of a long one, in which paths differ."""
+    """Shorten a label for a picture to its end, where paths differ."""
     return label if len(label) <= _MAX_CHARACTERS else f"…{label[1 - _MAX_CHARACTERS :]}"
 
 
 def _equal_shift(units: Units, discrepancy: float) -> float | None:
-    """Shift of one feature, in its deviation, that has a discrepancy where features are normal.
+    """Shift of one feature, in deviations, that has a given discrepancy if features are normal.
 
-    The mean over the features; None if no shift has it.
+    Its squared discrepancy is averaged over the features. None if no shift has the discrepancy.
     """
     omega = units.feature_map.frequencies
     _, variance = units.moments()
-    turns = omega * np.sqrt(variance)[:, None]  # phases of a shift by one deviation
-    energy = np.exp(-np.sum(turns**2, axis=0)) * feature_weights(units.feature_map) ** 2
+    phases = omega * np.sqrt(variance)[:, None]  # of a shift by one deviation
+    energy = np.exp(-np.sum(phases**2, axis=0)) * feature_weights(units.feature_map) ** 2
     shifts = np.linspace(0.0, _LARGEST_SHIFT, 601)
     squares = np.array(
-        [2.0 * np.mean(energy * np.mean(1.0 - np.cos(shift * turns), axis=0)) for shift in shifts]
+        [2.0 * np.mean(energy * np.mean(1.0 - np.cos(shift * phases), axis=0)) for shift in shifts]
     )
     reached = np.flatnonzero(squares >= discrepancy**2)
     if not len(reached):

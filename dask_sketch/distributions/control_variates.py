@@ -1,8 +1,8 @@
 """Expectations of functions from weighted rows, with the features of a sketch as control variates.
 
 The sketch holds the means of its features over all rows. A function is regressed on these features
-over a few rows: the expectation of the fitted part is known, only that of the residuals is
-estimated from the rows.
+over a few rows. The expectation of the fitted part is known from the sketch, so that only the
+expectation of the residuals is estimated from the rows.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _ROWS_PER_COLUMN = 10  # rows for each column at least
 _HELD_OUT = 0.2  # fraction of the frequencies that choose the ridge
 _MAX_LEVERAGE = 0.9
 _MAX_CELLS = 4096  # pairs of levels whose shares are solved for
-_FEATURE_ERROR = 1e-7  # of a moment in float32, times the number of levels, as phases grow with it
+_FEATURE_ERROR = 1e-7  # error of a feature in float32, for each level: phases grow with the codes
 _RIDGES = (1e-4, 1e-3, 1e-2, 0.1, 1.0)  # relative to the mean variance of the columns
 _QUANTILE = 0.975  # at which errors that few rows decide are widened
 _POINTS = 256  # points at once
-_WIDTH = 64  # numbers of points are multiples of it, since rounding may depend on the number
+_WIDTH = 64  # points of a block are padded to a multiple: rounding may depend on their number
 
 
 class Estimate(NamedTuple):
@@ -43,9 +43,9 @@ class Estimate(NamedTuple):
     Attributes
     ----------
     value
-        Estimates.
+        Estimates, a number or an array.
     standard_error
-        Standard errors, of the same shape.
+        Standard errors, ``>= 0``, of the same shape.
     """
 
     value: Array
@@ -53,43 +53,48 @@ class Estimate(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Nodes:
+class WeightedRows:
     """Weighted rows that represent the data.
 
     Attributes
     ----------
     rows
-        Shape (n_rows, n_features).
+        Rows, shape (n_rows, n_features).
     weights
         Weights, shape (n_rows,), summing to one.
-    chances
-        Probability that a row was chosen, shape (n_rows,); None for draws of a model.
+    inclusion
+        Probability that a row of the data is included, shape (n_rows,); None for draws of a model.
     """
 
     rows: Array
     weights: Array
-    chances: Array | None
+    inclusion: Array | None
 
     @property
     def is_exact(self) -> bool:
         """Whether these are all rows of the data."""
-        return self.chances is not None and bool((self.chances >= 1.0).all())
+        return self.inclusion is not None and bool((self.inclusion >= 1.0).all())
 
 
-def nodes_of(
+def weighted_rows(
     sketch: Sketch, model: GaussianMixture | LatentClassMixture | None, seed: int
-) -> Nodes:
-    """Random rows of a sketch, or draws of a model.
+) -> WeightedRows:
+    """Choose the rows that represent the data: random rows of a sketch, or draws of a model.
 
     Parameters
     ----------
     sketch
         Sketch of the data.
     model
-        Model of the data. Without one the rows of the sketch are taken, or else the mixture of
-        pilot rows that its feature map has.
+        Model of the data. Without one, the random rows of the sketch are taken, or draws of the
+        mixture of pilot rows in its feature map if the sketch has no rows.
     seed
         Seed of the draws.
+
+    Returns
+    -------
+    weighted
+        At most 20,000 rows with their weights.
 
     Raises
     ------
@@ -99,8 +104,8 @@ def nodes_of(
     sample = sketch.sample
     if model is None and sample is not None and len(sample):
         kept = sample.resized(_MAX_ROWS) if len(sample) > _MAX_ROWS else sample
-        chances = np.minimum(1.0, kept.importance * kept.threshold)
-        return Nodes(np.asarray(kept.rows, dtype=np.float64), kept.weights, chances)
+        inclusion = np.minimum(1.0, kept.importance * kept.threshold)
+        return WeightedRows(np.asarray(kept.rows, dtype=np.float64), kept.weights, inclusion)
     pilot = sketch.feature_map.pilot
     found = None if pilot is None or model is not None else pilot.mixture
     categories = sketch.feature_map.categories
@@ -121,15 +126,15 @@ def nodes_of(
         rows = model.sample_codes(_MAX_ROWS, seed=seed)
     else:
         rows = model.sample(_MAX_ROWS, seed=seed)
-    return Nodes(rows, np.full(len(rows), 1.0 / len(rows)), None)
+    return WeightedRows(rows, np.full(len(rows), 1.0 / len(rows)), None)
 
 
 def exact_shares(sketch: Sketch, features: Sequence[int]) -> Estimate | None:
-    """Share of the rows with each level, or each pair of levels, by the characters of a sketch.
+    """Compute the share of the rows with each level, or each pair of levels, from a sketch.
 
-    The shares are the solution of linear equations: one for each frequency that uses no other
-    features, in the real and in the imaginary part. For one column with all of its characters this
-    is the inverse discrete Fourier transform.
+    The shares solve linear equations. Each frequency that uses no other features gives two of them,
+    for the real and the imaginary part. For one column with all of its characters, the solution is
+    the inverse discrete Fourier transform.
 
     Parameters
     ----------
@@ -141,9 +146,9 @@ def exact_shares(sketch: Sketch, features: Sequence[int]) -> Estimate | None:
     Returns
     -------
     estimate
-        Shares of the rows, shape (n_levels,) or (n_levels, n_other_levels), and errors: those of
-        rounding in the pass, and of noise that was added. None if the frequencies do not determine
-        them, or there are over 4096 pairs.
+        Shares of the rows, shape (n_levels,) or (n_levels, n_other_levels), and their errors, by
+        rounding in the pass and by noise that was added. None if the frequencies do not determine
+        the shares, or there are more than 4096 pairs.
     """
     feature_map = sketch.feature_map
     assert feature_map.categories is not None
@@ -155,9 +160,9 @@ def exact_shares(sketch: Sketch, features: Sequence[int]) -> Estimate | None:
     if size > _MAX_CELLS or 2 * len(chosen) + 1 < size:
         return None
     cells = np.indices(shape).reshape(len(shape), -1)
-    waves = np.exp(-1j * (cells.T @ feature_map.frequencies[list(features)][:, chosen])).T
+    characters = np.exp(-1j * (cells.T @ feature_map.frequencies[list(features)][:, chosen])).T
     values = sketch.characteristic[chosen]
-    matrix = np.concatenate([waves.real, waves.imag, np.ones((1, size))])
+    matrix = np.concatenate([characters.real, characters.imag, np.ones((1, size))])
     right = np.concatenate([values.real, values.imag, [1.0]])
     with one_blas_thread():
         inverse, rank = linalg.pinv(matrix, rtol=1e-4, return_rank=True)
@@ -173,19 +178,19 @@ def exact_shares(sketch: Sketch, features: Sequence[int]) -> Estimate | None:
 class FeatureRegression:
     """Regression of functions on the features of a sketch.
 
-    The estimate is that of Deville and Särndal (1992), section 1, whatever the ridge, with slopes
-    that leave out the row whose residual is taken, so that it has hardly any bias if the nodes are
-    random rows.
+    This is the regression estimator of Deville and Särndal (1992), section 1, for any ridge. The
+    slopes for the residual of a row leave that row out, so that the estimate has hardly any bias if
+    the rows are random rows of the data.
 
-    The error of draws of a model cannot follow from their number, since the model is not the data.
-    Frequencies that were left out tell it: each is estimated like any function, and compared with
-    its value in the sketch. The error of other functions is taken to be as many deviations of
-    their residuals.
+    For draws of a model, the error does not follow from their number, since the model is not the
+    data. It is estimated from frequencies that were left out: the mean of each is estimated like
+    the mean of any function, and compared with its value in the sketch. The errors of other
+    functions are assumed to be the same multiple of the deviation of their residuals.
 
     Parameters
     ----------
-    nodes
-        Weighted rows.
+    weighted
+        Rows that represent the data.
     sketch
         Sketch of all rows.
     seed
@@ -193,27 +198,27 @@ class FeatureRegression:
 
     Attributes
     ----------
-    nodes
-        The same.
+    weighted
+        Rows that represent the data.
     ridge
         Ridge that was chosen, relative to the mean variance of the columns.
     model_error
         Errors of draws of a model, in deviations of the residuals; None for random rows.
     """
 
-    def __init__(self, nodes: Nodes, sketch: Sketch, seed: int):
-        self.nodes = nodes
+    def __init__(self, weighted: WeightedRows, sketch: Sketch, seed: int):
+        self.weighted = weighted
         self.model_error: float | None = None
         self.ridge = math.inf
-        if nodes.is_exact:
+        if weighted.is_exact:
             return
-        m, n_rows = sketch.feature_map.n_frequencies, len(nodes.rows)
+        m, n_rows = sketch.feature_map.n_frequencies, len(weighted.rows)
         used = max(min(m, _MAX_FREQUENCIES, n_rows // (2 * _ROWS_PER_COLUMN)), 1)
         chosen = np.random.default_rng(seed).permutation(m)[:used]
         with one_blas_thread():
-            self._features = RowFeatures(nodes.rows, sketch, chosen)
-            self._bias = self._means(nodes.weights)
-            gram = self._features.gram(nodes.weights) - np.outer(self._bias, self._bias)
+            self._features = RowFeatures(weighted.rows, sketch, chosen)
+            self._bias = self._means(weighted.weights)
+            gram = self._features.gram(weighted.weights) - np.outer(self._bias, self._bias)
             self._fit(gram)
 
     def _means(self, weights: Array) -> Array:
@@ -237,20 +242,21 @@ class FeatureRegression:
             left += gram.diagonal()[held]
             found.append((float(np.mean(errors**2)), float(np.mean(left)), ridge))
         squared, left, self.ridge = min(found)
-        if self.nodes.chances is None:
+        if self.weighted.inclusion is None:
             self.model_error = math.sqrt(squared / left) if left > 0 else 0.0
         matrix = gram.copy()
         matrix[np.diag_indices_from(matrix)] += self.ridge * scale
         self._factor = linalg.cho_factor(matrix, lower=True, check_finite=False)
-        self._scale = self._left_out(linalg.cholesky(matrix, lower=True, check_finite=False))
+        lower = linalg.cholesky(matrix, lower=True, check_finite=False)
+        self._scale = self._leave_one_out_factors(lower)
 
-    def _left_out(self, lower: Array) -> Array:
-        """Ratio of each residual to that of a regression without the row, shape (n_rows,)."""
+    def _leave_one_out_factors(self, lower: Array) -> Array:
+        """Residual of a fit without the row over its residual in the fit, shape (n_rows,)."""
         inverse = linalg.solve_triangular(lower, np.eye(len(lower)), lower=True).astype(np.float32)
-        leverage = np.empty(len(self.nodes.rows))
+        leverage = np.empty(len(self.weighted.rows))
         for part, block in self._features.blocks():
             white = (block - self._bias.astype(np.float32)) @ inverse.T
-            leverage[part] = self.nodes.weights[part] * np.einsum("ij,ij->i", white, white)
+            leverage[part] = self.weighted.weights[part] * np.einsum("ij,ij->i", white, white)
         return 1.0 / (1.0 - np.minimum(leverage, _MAX_LEVERAGE))
 
     def estimate(self, values: Array) -> Estimate:
@@ -259,18 +265,18 @@ class FeatureRegression:
         Parameters
         ----------
         values
-            Values of the functions at the nodes, shape (n_rows, n_functions).
+            Values of the functions for the weighted rows, shape (n_rows, n_functions).
 
         Returns
         -------
         estimate
-            Means and standard errors, shape (n_functions,). The errors are those of the means of
-            the data, zero if the nodes are all of its rows.
+            Means over the data and their standard errors, shape (n_functions,). The errors are zero
+            if the weighted rows are all rows of the data.
         """
-        weights = self.nodes.weights
+        weights = self.weighted.weights
         with one_blas_thread():
             means = weights @ values
-            if self.nodes.is_exact:
+            if self.weighted.is_exact:
                 return Estimate(means, np.zeros_like(means))
             centred = values - means
             moments = np.zeros((self._features.n_columns, values.shape[1]))
@@ -281,8 +287,8 @@ class FeatureRegression:
             shift = self._bias @ slopes
             centred += shift
             factors = (weights * self._scale) ** 2
-            if self.nodes.chances is not None:
-                factors *= 1.0 - self.nodes.chances
+            if self.weighted.inclusion is not None:
+                factors *= 1.0 - self.weighted.inclusion
             squares, fourth, correction = np.zeros((3, values.shape[1]))
             own = weights * (self._scale - 1.0)  # rows with large residuals attract the fit
             for part, block in self._features.blocks():
@@ -296,13 +302,13 @@ class FeatureRegression:
 
 
 def _widening(squares: Array, fourth: Array) -> Array:
-    """Ratio of the quantile of Student's t to the normal one, where few rows decide the error.
+    """Ratio of the quantile of Student's t to the normal quantile, where few rows decide the error.
 
-    A function that grows far out has its largest residuals in a handful of rows, and those that are
-    not among the random rows are missing in the sum of squares. Half of the effective number of
-    squares counts as degrees of freedom: the covariances of normal and Poisson rows, and of two
-    clusters, were then outside of 1.96 errors in 3 to 17 % of 60 to 100 repeats each, and those of
-    exponential rows in 9 to 27 %; without it in 7 to 33 %, and 31 to 45 %.
+    A function that grows far out has its largest residuals in a handful of rows. Such rows are
+    missing in the sum of squares unless they are among the random rows. The degrees of freedom are
+    half of the effective number of squares. With them, the covariances of normal and Poisson rows,
+    and of two clusters, were outside of 1.96 errors in 3 to 17 % of 60 to 100 repeats each, and the
+    covariances of exponential rows in 9 to 27 %; without them in 7 to 33 %, and in 31 to 45 %.
     """
     degrees = np.maximum(0.5 * squares**2 / np.maximum(fourth, 1e-300), 1.0)
     return np.asarray(special.stdtrit(degrees, _QUANTILE) / special.ndtri(_QUANTILE))
@@ -316,14 +322,14 @@ def _solve(gram: Array, penalty: float, moments: Array) -> Array:
 
 
 class LocalMeans:
-    """Means over rows weighted by a Gaussian kernel around points.
+    """Kernel densities and kernel regression over all rows, with a Gaussian kernel around points.
 
     Parameters
     ----------
     regression
         Regression on the features of the sketch, with its rows.
     features
-        Numbers of the features in which rows are near, shape (n_given,).
+        Numbers of the features in which distances are measured, shape (n_given,).
     bandwidths
         Standard deviations of the kernel, shape (n_given,).
     target
@@ -339,14 +345,14 @@ class LocalMeans:
     ):
         self._regression = regression
         self._bandwidths = bandwidths
-        rows = regression.nodes.rows
+        rows = regression.weighted.rows
         self._center = rows[:, features].mean(axis=0)  # the expanded square needs small values
         self._rows = (rows[:, features] - self._center) / bandwidths
         self._target = rows[:, target]
         self._peak = float(np.exp(-np.log(bandwidths * np.sqrt(2.0 * np.pi)).sum()))
 
     def _kernel(self, points: Array) -> Array:
-        """Kernel of all rows around points and some others, shape (n_rows, n_kernels)."""
+        """Kernel of all rows around points, padded with points of zeros, (n_rows, n_padded)."""
         scaled = np.zeros((-len(points) // _WIDTH * -_WIDTH, len(self._bandwidths)))
         scaled[: len(points)] = (points - self._center) / self._bandwidths
         squares = np.sum(self._rows**2, axis=1)[:, None] + np.sum(scaled**2, axis=1)

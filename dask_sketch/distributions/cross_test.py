@@ -1,4 +1,4 @@
-"""Test of two sides of few units: differences along directions that other units have found."""
+"""Test of two sides of few units, along directions that are estimated from other units."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from dask_sketch.diagnostics.mmd import feature_weights
+from dask_sketch.diagnostics.mmd import feature_scales
 from dask_sketch.distributions.row_covariance import pilot_mixture, row_covariance
 from dask_sketch.distributions.units import Units
 
 Array = NDArray[np.float64]
 MIN_UNITS = 3  # of a side: one for the direction, and two that are tested along it
-_SHARE = 3  # of the units of the smaller side, one in so many is for the direction
+_DIRECTION_SHARE = 3  # one in three units of the smaller side is for the direction
 _MAX_SPLITS = 50
 _RIDGE = 0.001  # of the directions that are whitened by rows, relative to the largest eigenvalue
 _MAX_WHITENED = 512  # frequencies that are whitened together
@@ -31,11 +31,11 @@ class CrossTest:
     Attributes
     ----------
     p_value
-        P-value.
+        P-value of the hypothesis that both sides have one distribution, in (0, 1].
     n_splits
         Number of splits of the units.
     is_complete
-        Whether these are all splits.
+        Whether these are all splits of the units.
     """
 
     p_value: float
@@ -46,14 +46,15 @@ class CrossTest:
 def cross_test(units: Units, seed: int) -> CrossTest:
     """Test the difference of two sides along directions that do not depend on the tested units.
 
-    The units of both sides are split. The difference of some of them is a direction, along which
-    the other units have scores: two thirds of those of the smaller side, and as many of the other.
-    The scores of the sides are compared by Welch's test, which bears units of unlike sizes, and is
-    conservative for few of them (Ibragimov and Müller, 2016).
-    This is the statistic of Shekhar, Kim and Ramdas (2022), of units in place of rows. Directions
-    are plain, and whitened by the covariance of rows if the feature map has a mixture of pilot
-    rows. The p-values of many splits are combined by the rule of Liu and Xie (2020), which bears
-    their dependence.
+    The units of both sides are split. The difference of the means of some units is a direction. The
+    other units are projected on it: two thirds of the units of the smaller side, and as many units
+    of the other side. The projections of both sides are compared by Welch's test, which allows for
+    units of different sizes, and is conservative for few units (Ibragimov and Müller, 2016).
+
+    This is the statistic of Shekhar, Kim and Ramdas (2022), for units in place of rows. Directions
+    are plain, and also whitened by the covariance of rows if the feature map has a mixture of pilot
+    rows. The p-values of many splits are combined by the rule of Liu and Xie (2020), which holds
+    for dependent p-values.
 
     Parameters
     ----------
@@ -61,6 +62,11 @@ def cross_test(units: Units, seed: int) -> CrossTest:
         Units of both sides, three of each or more. Each unit counts the same.
     seed
         Seed of the splits, if there are more than 50 of them, ``>= 0``.
+
+    Returns
+    -------
+    test
+        P-value, and the number of splits.
 
     References
     ----------
@@ -80,11 +86,10 @@ def cross_test(units: Units, seed: int) -> CrossTest:
 
 
 def moment_p_values(units: Units) -> Array:
-    """P-values of the differences of single features, adjusted for their number.
+    """P-values of the differences of single features, adjusted for the number of features.
 
-    The means and mean squares of the units are compared by Welch's test, with the degrees of
-    freedom of the smaller side if it has fewer units, and the p-values adjusted by the rule of
-    Holm.
+    The means and mean squares of the units are compared by Welch's test. If one side has fewer
+    units, its degrees of freedom are used. The p-values are adjusted by the rule of Holm.
 
     Parameters
     ----------
@@ -94,7 +99,7 @@ def moment_p_values(units: Units) -> Array:
     Returns
     -------
     p_values
-        Shape (n_features,).
+        Adjusted p-values, shape (n_features,).
     """
     pooled, _ = units.moments()
     squares = units.variances + (units.means - pooled) ** 2
@@ -111,7 +116,7 @@ def moment_p_values(units: Units) -> Array:
 
 
 def _holm(p: Array) -> Array:
-    """P-values, adjusted so that the chance of any false rejection is kept (Holm, 1979)."""
+    """Adjust p-values so that a level holds for all hypotheses together (Holm, 1979)."""
     order = np.argsort(p, kind="stable")
     adjusted = np.empty(len(p))
     adjusted[order] = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
@@ -119,10 +124,10 @@ def _holm(p: Array) -> Array:
 
 
 def _splits(first: NDArray[np.bool_], seed: int) -> tuple[Array, bool]:
-    """Coefficients of the units in directions, shape (n_splits, n_units); and if these are all."""
+    """Coefficients of the units in directions, (n_splits, n_units), and whether they are all."""
     sides = [np.flatnonzero(side) for side in (first, ~first)]
-    # Welch's test does not hold its level for two units beside many, which alone vary too little
-    tested = min(len(side) - max(len(side) // _SHARE, 1) for side in sides)
+    # Welch's test does not hold its level for two units beside many: two vary too little by chance
+    tested = min(len(side) - max(len(side) // _DIRECTION_SHARE, 1) for side in sides)
     sizes = [len(side) - tested for side in sides]
     total = math.prod(math.comb(len(side), k) for side, k in zip(sides, sizes, strict=True))
     chosen = (
@@ -151,7 +156,7 @@ def _grams(units: Units, vectors: Array) -> Iterator[Array]:
     feature_map, rows = units.feature_map, pilot_mixture(units.feature_map)
     if rows is None or feature_map.n_frequencies > _MAX_WHITENED:
         return
-    scale = np.tile(feature_weights(feature_map) / math.sqrt(feature_map.n_frequencies), 2)
+    scale = np.tile(feature_scales(feature_map), 2)
     covariance = row_covariance(rows, feature_map.frequencies) * np.outer(scale, scale)
     covariance[np.diag_indices_from(covariance)] += _RIDGE * np.linalg.eigvalsh(covariance)[-1]
     yield vectors @ np.linalg.solve(covariance, vectors.T)
@@ -191,5 +196,5 @@ def _welch(
 
 
 def _combined(p: Array) -> float:
-    """P-value of several that depend on each other, by the mean of their Cauchy quantiles."""
+    """Combine dependent p-values by the mean of their Cauchy quantiles (Liu and Xie, 2020)."""
     return float(stats.cauchy.sf(np.mean(stats.cauchy.isf(np.clip(p, 1e-300, 1.0 - 1e-15)))))

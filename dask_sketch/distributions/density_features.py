@@ -36,9 +36,9 @@ class SpectralMeasure:
     """Spectral measure of a homogeneous density distance (Sutherland 2016, section 4.3).
 
     The integrand of the distance is ``k(x, y) = mass * E |x**(order / 2 + i v) - y**(order / 2 + i
-    v)|**2`` for random exponents ``v``. The measures are those of Table 4.1, corrected: the printed
-    one of the Jensen-Shannon divergence needs ``1 + 4 v**2`` in place of ``1 + v**2``, that of
-    total variation the same and twice the factor, and that of Hellinger's distance ``v = 0``.
+    v)|**2`` for random exponents ``v``. The measures are printed in Table 4.1, with three errors.
+    For the Jensen-Shannon divergence, ``1 + 4 v**2`` is needed in place of ``1 + v**2``; for total
+    variation the same, and twice the factor; for Hellinger's distance, ``v = 0``.
 
     Attributes
     ----------
@@ -58,9 +58,18 @@ class SpectralMeasure:
     density: Callable[[Array], Array] | None = None
 
     def rule(self, n_exponents: int) -> tuple[Array, Array]:
-        """Exponents, and weights that sum to one, of a quadrature rule.
+        """Compute a quadrature rule: Gauss's if the measure has all moments, else of equal weights.
 
-        It is that of Gauss if the measure has all moments, else one of equal weights.
+        Parameters
+        ----------
+        n_exponents
+            Number of exponents, ``>= 1``.
+
+        Returns
+        -------
+        exponents, weights
+            Exponents, and their weights, which sum to one, both of shape (n_exponents,). A measure
+            whose exponents are all zero has one exponent.
         """
         if self.quantile is None:
             return np.zeros(1), np.ones(1)
@@ -68,7 +77,7 @@ class SpectralMeasure:
             return self.quantile((np.arange(n_exponents) + 0.5) / n_exponents), np.full(
                 n_exponents, 1.0 / n_exponents
             )
-        # Stieltjes' recurrence of the symmetric measure, of which half of the nodes are positive
+        # Stieltjes' recurrence; the measure is symmetric, so that half of the nodes are positive
         grid = np.linspace(-_TAIL, _TAIL, 2 * _POINTS + 1)
         masses = self.density(grid)
         masses /= masses.sum()
@@ -111,12 +120,12 @@ MEASURES = {
 """Spectral measures by the kind of the distance."""
 
 
-def _opened(distributions: Any) -> list[GaussianMixture | Array]:
+def _checked_distributions(distributions: Any) -> list[GaussianMixture | Array]:
     """Validate mixtures or arrays of rows, all with the same number of features."""
     given = list(distributions) if isinstance(distributions, Iterable) else []
     if not given:
         raise InputError(
-            f"X of type {type(distributions).__name__} holds no distributions: give a list of "
+            f"X of type {type(distributions).__name__} has no distributions: give a list of "
             "mixtures, or of arrays of rows.",
             parameter="X",
         )
@@ -125,7 +134,10 @@ def _opened(distributions: Any) -> list[GaussianMixture | Array]:
         out.append(one if isinstance(one, GaussianMixture) else checked_rows(f"X[{k}]", one))
     counts = {_n_features(one) for one in out}
     if len(counts) > 1:
-        raise InputError(f"X has distributions of {sorted(counts)} features: give one number.")
+        raise InputError(
+            f"X has distributions of {sorted(counts)} features: give distributions of the same "
+            "features."
+        )
     return out
 
 
@@ -137,8 +149,8 @@ def _n_features(one: GaussianMixture | Array) -> int:
 class DensityNodes:
     """Regular grid of nodes, on which densities are evaluated.
 
-    Sums of kernels at the nodes are a linear sketch of rows: those of parts of the rows add up to
-    those of all rows, for example over the chunks of a Dask array.
+    Sums of kernels at the nodes are a linear sketch of rows: the sums of parts of the rows add up
+    to the sums of all rows, for example over the chunks of a Dask array.
 
     Attributes
     ----------
@@ -215,7 +227,7 @@ class DensityNodes:
         Returns
         -------
         sums
-            Shape (n_nodes,); divided by the number of rows, a kernel density estimate.
+            Sums, shape (n_nodes,); divided by the number of rows, a kernel density estimate.
         """
         d = len(self.lower)
         step = max(_NUMBERS // self.n_side ** max(d - 1, 1), 1)
@@ -248,9 +260,9 @@ class DensityNodes:
         Parameters
         ----------
         densities
-            Shape (n_distributions, n_nodes).
+            Densities at the nodes, shape (n_distributions, n_nodes).
         names
-            Name of each of them.
+            Names of the distributions, for the message.
         """
         mass = densities.sum(axis=1) * self.cell
         worst = int(np.argmax(np.abs(mass - 1.0)))
@@ -274,7 +286,7 @@ class DensityNodes:
         Returns
         -------
         sums
-            Shape (n_nodes,).
+            Weighted sums, shape (n_nodes,).
         """
         out = values.reshape((self.n_side,) * len(self.lower))
         for axis, bandwidth in zip(self._axes(), self.bandwidth, strict=True):
@@ -284,17 +296,17 @@ class DensityNodes:
         return np.asarray(out.ravel())
 
     def densities(self, distributions: Sequence[GaussianMixture | Array]) -> Array:
-        """Densities at the nodes.
+        """Densities of distributions at the nodes.
 
         Parameters
         ----------
         distributions
-            Mixtures, or arrays of rows, whose densities are kernel estimates.
+            Mixtures; or arrays of rows, whose densities are kernel estimates.
 
         Returns
         -------
         densities
-            Shape (n_distributions, n_nodes).
+            Densities, shape (n_distributions, n_nodes).
         """
         out = np.empty((len(distributions), self.n_nodes))
         points = self.points if any(isinstance(p, GaussianMixture) for p in distributions) else None
@@ -310,9 +322,9 @@ class DensityFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     """Transform densities to features whose squared Euclidean distances are divergences.
 
     Homogeneous density distances, such as the Jensen-Shannon divergence, are squared distances of
-    functions: of the powers ``p(x)**(1 / 2 + i v)`` with random exponents ``v``. Here these
-    functions are evaluated on a grid of nodes. So the features suit any method for vectors, such as
-    :class:`DistributionRegressor`. They are for few features of the data, up to three.
+    functions: the powers ``p(x)**(1 / 2 + i v)`` with random exponents ``v``. Here these functions
+    are evaluated on a grid of nodes. The features suit any method for vectors, such as
+    :class:`DistributionRegressor`. The grid limits the data to few features, up to three.
 
     Parameters
     ----------
@@ -322,22 +334,23 @@ class DensityFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     n_side
         Number of nodes along each feature, ``>= 2``.
     n_exponents
-        Number of exponents; all but ``"js"`` and ``"tv"`` have one exponent, which is exact.
+        Number of exponents of ``"js"`` and ``"tv"``, ``>= 1``; the other kinds have one exponent,
+        which is exact.
     exponents
         ``"quadrature"``, a rule of accurate weights, or ``"random"`` for random exponents of equal
         weights, as in the thesis.
     degree
-        Largest frequency of a trigonometric basis on which the functions are projected, so that
-        there are ``(2 degree + 1)**n_features`` numbers for each in place of the nodes; None for
-        the nodes themselves.
+        Largest frequency of a trigonometric basis on which the functions are projected, ``>= 0``.
+        Each function then has ``(2 degree + 1)**n_features`` coefficients in place of its values at
+        the nodes. By default, the values at the nodes are the features.
     order
         Degree of homogeneity of the integrand, above 0; 1 by default, and 2 for ``"l2"``. Other
-        orders give the distances of eq. (4.12): those of powers of densities.
+        orders give distances of powers of the densities, eq. (4.12).
     bounds
         Lower and upper corner of the box of the nodes, each of shape (n_features,). By default they
         are chosen in the fit, somewhat outside of all rows.
     bandwidth
-        Bandwidth of the kernel density estimates of rows, in units of Scott's rule.
+        Bandwidth of the kernel density estimates of rows, above 0, as a multiple of Scott's rule.
     random_state
         Seed, or an instance of ``RandomState``, for random exponents.
 
@@ -417,7 +430,7 @@ class DensityFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         relative = require_number("bandwidth", self.bandwidth, 0.0, math.inf, strict=True)
         if self.exponents not in ("quadrature", "random"):
             raise InputError(f"exponents={self.exponents!r}: choose 'quadrature' or 'random'.")
-        measure, opened = MEASURES[self.kind], _opened(X)
+        measure, opened = MEASURES[self.kind], _checked_distributions(X)
         order = measure.order if self.order is None else self.order
         self._order = require_number("order", order, 0.0, math.inf, strict=True)
         self.exponents_, self.weights_ = measure.rule(n_exponents)
@@ -472,7 +485,12 @@ class DensityFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         Returns
         -------
         features
-            Shape (n_distributions, n_features_out).
+            Features, shape (n_distributions, n_features_out).
+
+        Raises
+        ------
+        InputError
+            If the distributions are of another number of features than in the fit.
 
         Warns
         -----
@@ -480,11 +498,11 @@ class DensityFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             If a density has less or more mass than one on the nodes.
         """
         check_is_fitted(self)
-        opened = _opened(X)
+        opened = _checked_distributions(X)
         if _n_features(opened[0]) != self.n_features_in_:
             raise InputError(
-                f"X has distributions of {_n_features(opened[0])} features; those of the fit had "
-                f"{self.n_features_in_}.",
+                f"X has distributions of {_n_features(opened[0])} features: give distributions of "
+                f"{self.n_features_in_} features, as in the fit.",
                 parameter="X",
             )
         with one_blas_thread():
@@ -497,14 +515,14 @@ class DensityFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         ----------
         densities
             Densities at ``nodes_``, such as sums of :meth:`DensityNodes.kernel_sums` divided by the
-            numbers of rows, shape (n_distributions, n_nodes). Counts give densities as well, of the
-            bins of a histogram or of the words of a group: divide them by their total and by the
+            numbers of rows, shape (n_distributions, n_nodes). Counts of the bins of a histogram, or
+            of the words of a group, become densities if they are divided by their total and by the
             volume :attr:`DensityNodes.cell` of a bin.
 
         Returns
         -------
         features
-            Shape (n_distributions, n_features_out).
+            Features, shape (n_distributions, n_features_out).
 
         Raises
         ------
@@ -513,8 +531,8 @@ class DensityFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
         Examples
         --------
-        Words have no distances. With ``bounds`` that give each of them a cell of volume one, any
-        mixture of one feature serves for the fit. Tables of counts by group, such as those of
+        Words have no distances. With ``bounds`` that give each word a cell of volume one, any
+        mixture of one feature serves for the fit. Tables of counts by group, such as results of
         ``pandas.crosstab``, add up over the parts of the data:
 
         >>> import pandas as pd
@@ -536,7 +554,8 @@ class DensityFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         p: Array = check_array(densities, dtype=np.float64, ensure_non_negative=True)
         if p.shape[1] != self.nodes_.n_nodes:
             raise InputError(
-                f"densities has shape {p.shape}; the nodes are {self.nodes_.n_nodes:,}."
+                f"densities has shape {p.shape}: give (n_distributions, {self.nodes_.n_nodes:,}), "
+                "the densities at nodes_."
             )
         self.nodes_.warn_of_mass(p, [f"X[{k}]" for k in range(len(p))])
         measure = MEASURES[self.kind]
@@ -557,7 +576,7 @@ class DensityFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
 
 def _scott(opened: Sequence[GaussianMixture | Array]) -> Array:
-    """Bandwidths by Scott's rule, for the mean size and variance of the groups of rows."""
+    """Bandwidths by Scott's rule, from the mean size and variance of the groups of rows."""
     groups = [one for one in opened if not isinstance(one, GaussianMixture)]
     d = _n_features(opened[0])
     if not groups:
@@ -601,7 +620,7 @@ def _given_box(bounds: Any, d: int) -> tuple[Array, Array]:
 
 
 def trigonometric_frequencies(n_features: int, degree: int) -> NDArray[np.int64]:
-    """Integer frequencies of which no two are opposite, and none is zero (section 4.2.1).
+    """Integer frequencies without zero, and without the opposite of another (section 4.2.1).
 
     Parameters
     ----------
@@ -613,8 +632,8 @@ def trigonometric_frequencies(n_features: int, degree: int) -> NDArray[np.int64]
     Returns
     -------
     frequencies
-        Shape (((2 degree + 1)**n_features - 1) / 2, n_features): those whose first entry other than
-        zero is positive.
+        Frequencies whose first entry other than zero is positive, shape
+        (((2 degree + 1)**n_features - 1) / 2, n_features).
 
     Examples
     --------
@@ -627,7 +646,7 @@ def trigonometric_frequencies(n_features: int, degree: int) -> NDArray[np.int64]
 
 
 def trigonometric_basis(unit: Array, degree: int) -> Array:
-    """Orthonormal functions on the unit box: one, and roots of two times cosines and sines.
+    """Orthonormal functions on the unit box: one, and sqrt(2) times cosines and sines.
 
     Parameters
     ----------
@@ -639,7 +658,7 @@ def trigonometric_basis(unit: Array, degree: int) -> Array:
     Returns
     -------
     values
-        Shape (n, (2 degree + 1)**n_features).
+        Values of the functions, shape (n, (2 degree + 1)**n_features).
     """
     angles = 2.0 * np.pi * (unit @ trigonometric_frequencies(unit.shape[1], degree).T)
     root = math.sqrt(2.0)
@@ -651,10 +670,10 @@ def trigonometric_features(
 ) -> Array:
     """Embed distributions so that Euclidean distances are L2 distances of their densities.
 
-    The features are means of trigonometric functions on a box, the coefficients of the density in
-    this basis, eq. (4.6): exact for mixtures, and means over rows, which merge as sketches do. No
-    bandwidth is chosen; the degree takes its place. The densities are wrapped around the box, so
-    that it should contain nearly all rows.
+    The features are means of trigonometric functions on a box: the coefficients of the density in
+    this basis, eq. (4.6). They are exact for mixtures. For rows they are means, which merge as
+    sketches do. The degree takes the place of a bandwidth. The densities are wrapped around the
+    box, so the box should contain nearly all rows.
 
     Parameters
     ----------
@@ -668,8 +687,8 @@ def trigonometric_features(
     Returns
     -------
     features
-        Shape (n_distributions, (2 degree + 1)**n_features). Squared distances are integrals of
-        ``(p - q)**2``, of the densities smoothed to this degree.
+        Features, shape (n_distributions, (2 degree + 1)**n_features). Their squared distances are
+        integrals of ``(p - q)**2`` for densities that are smoothed to this degree.
 
     Raises
     ------
@@ -689,7 +708,7 @@ def trigonometric_features(
     >>> bool(np.isclose(np.sum((features[0] - features[1]) ** 2), exact))
     True
     """
-    opened = _opened(distributions)
+    opened = _checked_distributions(distributions)
     degree = require_integer("degree", degree, 0)
     d = _n_features(opened[0])
     low, high = _given_box((lower, upper), d)

@@ -47,7 +47,7 @@ def _require_repair(repair: str) -> None:
 
 
 def _spectrum(kernel: Array) -> tuple[Array, Array]:
-    """Eigenvalues, of which those that are rounding are zero, and eigenvectors."""
+    """Eigenvalues, with zeros in place of rounding errors, and eigenvectors."""
     values, basis = eigh(kernel)
     values[np.abs(values) <= _ROUNDING * np.abs(values).max()] = 0.0
     return values, basis
@@ -56,18 +56,19 @@ def _spectrum(kernel: Array) -> tuple[Array, Array]:
 def repair_kernel(kernel: ArrayLike, repair: Repair = "clip") -> Array:
     """Make a kernel matrix positive semidefinite.
 
-    Estimated kernels of distributions, and those of distances that are no Euclidean ones, may have
-    negative eigenvalues, with which a kernel machine has no convex problem. This form treats the
-    points of training and test together. :class:`DistanceKernel` treats the test later.
+    Kernels that are estimated, or computed from distances that are not Euclidean, may have negative
+    eigenvalues, so that the problem of a kernel machine is not convex. This function needs training
+    and test points together. :class:`DistanceKernel` repairs kernels of later test points.
 
     Parameters
     ----------
     kernel
         Symmetric matrix, shape (n, n).
     repair
-        ``"clip"``, negative eigenvalues become zero, the nearest such matrix; ``"flip"``, their
-        absolute values; ``"shift"``, all are raised by the smallest; ``"square"``, the product of
-        the matrix with itself; or ``"none"``.
+        ``"clip"`` replaces negative eigenvalues by zero, which gives the nearest positive
+        semidefinite matrix; ``"flip"`` replaces them by their absolute values; ``"shift"`` adds the
+        absolute value of the smallest one to all eigenvalues; ``"square"`` multiplies the matrix
+        with itself; ``"none"`` changes nothing.
 
     Returns
     -------
@@ -81,8 +82,8 @@ def repair_kernel(kernel: ArrayLike, repair: Repair = "clip") -> Array:
 
     References
     ----------
-    Sutherland (2016), section 2.4.1. Chen, Garcia, Gupta, Rahimi, Cazzanti (2009), Similarity-based
-    classification.
+    Sutherland (2016), Scalable, flexible and active learning on distributions, section 2.4.1. Chen,
+    Garcia, Gupta, Rahimi, Cazzanti (2009), Similarity-based classification.
 
     Examples
     --------
@@ -111,10 +112,11 @@ def _repaired(kernel: Array, values: Array, basis: Array, repair: str) -> Array:
 class DistanceKernel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Transform distances of distributions to a kernel, for ``SVC(kernel="precomputed")``.
 
-    Any distance will do: discrepancies of :func:`dask_sketch.mmd`, or roots of Jensen-Shannon or
-    squared Hellinger divergences of :func:`divergence_matrix`. Roots of these and of total
-    variation are Euclidean, so that their kernels are positive semidefinite, but for the noise of
-    estimates. Symmetric Kullback-Leibler and Rényi divergences are not, and need the repair.
+    Any distance may be used, such as discrepancies of :func:`dask_sketch.mmd`, or roots of
+    Jensen-Shannon or squared Hellinger divergences of :func:`divergence_matrix`. Discrepancies, and
+    roots of Jensen-Shannon divergences, squared Hellinger distances and total variations, are
+    Euclidean: their kernels are positive semidefinite, except for the noise of estimates. Symmetric
+    Kullback-Leibler and Rényi divergences are not Euclidean, and need the repair.
 
     The repair is found from the training points alone. Rows of test points are multiplied by the
     same matrix that repairs the rows of training points.
@@ -125,7 +127,7 @@ class DistanceKernel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         ``"rbf"``, the kernel ``exp(-distance**2 / (2 bandwidth**2))``; or ``"linear"``, the inner
         product ``(d(x, o)**2 + d(y, o)**2 - d(x, y)**2) / 2`` with an origin ``o``.
     bandwidth
-        Bandwidth of ``"rbf"``, relative to the median distance of the fit.
+        Bandwidth of ``"rbf"``, above 0, relative to the median distance of the training points.
     origin
         Origin of ``"linear"``: the position of a training point, or ``"mean"`` for the mean of all.
     repair
@@ -136,14 +138,15 @@ class DistanceKernel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
     bandwidth_
         Bandwidth in units of the distance.
     negative_
-        Sum of the absolute values of negative eigenvalues, as a fraction of that of all, before the
-        repair.
+        Share of the negative eigenvalues in the sum of the absolute values of all eigenvalues
+        before the repair, in [0, 1).
     n_features_in_
         Number of training points.
 
     References
     ----------
-    Sutherland (2016), eq. (2.2), (2.3) and (2.4).
+    Sutherland (2016), Scalable, flexible and active learning on distributions, eq. (2.2), (2.3)
+    and (2.4).
 
     Examples
     --------
@@ -231,7 +234,7 @@ class DistanceKernel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         if distances.min() < 0.0:
             raise InputError(
                 f"X has the distance {distances.min():g}. Negative values in data are not "
-                "distances: give roots of squares that are clipped at zero.",
+                "distances: give roots of squared estimates that are clipped at zero.",
                 parameter="X",
             )
         apart = distances[distances > 0.0]
@@ -285,8 +288,8 @@ class DistanceKernel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         Returns
         -------
         kernel
-            Shape (n_test, n_train), multiplied by the repair of the fit, eq. (2.4). With the
-            repair ``"shift"`` it is as it is: only equal points have another kernel.
+            Kernel, shape (n_test, n_train), multiplied by the matrix of the repair, eq. (2.4). The
+            repair ``"shift"`` changes only the kernel of a point with itself, and so nothing here.
         """
         check_is_fitted(self)
         distances: Array = validate_data(self, X, dtype=np.float64, reset=False)
@@ -296,18 +299,18 @@ class DistanceKernel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
 
 
 class NystroemKernel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Transform kernels with some anchors to features, for kernels that may be indefinite.
+    """Transform kernels of points and anchors to features, for kernels that may be indefinite.
 
     Inner products of the features approximate the kernel of all points from its values at a few
-    anchors, so that the cost is linear in the number of points. Published forms for indefinite
-    kernels repair the kernel of the anchors and leave that of the other points as it is, so that an
-    anchor that occurs twice has two sets of features. Here all points are repaired alike.
+    anchors, so that the cost is linear in the number of points. Published variants for indefinite
+    kernels repair the kernel of the anchors only, so that an anchor that is also a point has two
+    sets of features. Here all points are repaired in the same way.
 
     Parameters
     ----------
     repair
-        ``"flip"`` or ``"clip"`` negative eigenvalues of the kernel of the anchors. Without any, the
-        features are those of Nyström's method.
+        ``"flip"`` takes absolute values of the negative eigenvalues of the kernel of the anchors,
+        ``"clip"`` leaves them out. Without negative eigenvalues, both are Nyström's method.
 
     Attributes
     ----------
@@ -318,8 +321,8 @@ class NystroemKernel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
 
     References
     ----------
-    Sutherland (2016), section 2.4.2. Williams and Seeger (2001), Using the Nyström method to speed
-    up kernel machines.
+    Sutherland (2016), Scalable, flexible and active learning on distributions, section 2.4.2.
+    Williams and Seeger (2001), Using the Nyström method to speed up kernel machines.
 
     Examples
     --------
@@ -373,7 +376,22 @@ class NystroemKernel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         return self
 
     def fit_transform(self, X: Any, y: Any = None, **params: Any) -> Array:
-        """Fit to the kernel of the anchors, and return their features."""
+        """Fit to the kernel of the anchors, and return their features.
+
+        Parameters
+        ----------
+        X
+            Kernel of the anchors, shape (n_anchors, n_anchors).
+        y
+            Ignored.
+        **params
+            Ignored.
+
+        Returns
+        -------
+        features
+            Features of the anchors, shape (n_anchors, n_features_out).
+        """
         return self.fit(X).transform(X)
 
     def transform(self, X: Any) -> Array:
@@ -387,7 +405,7 @@ class NystroemKernel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         Returns
         -------
         features
-            Shape (n_points, n_features_out).
+            Features, shape (n_points, n_features_out).
         """
         check_is_fitted(self)
         kernel: Array = validate_data(self, X, dtype=np.float64, reset=False)

@@ -16,9 +16,9 @@ from dask_sketch.display.text import describe, one_line
 from dask_sketch.distributions.nearest_neighbors import (
     NeighborEstimate,
     Neighbors,
-    drawn_rows,
     neighbor_divergence,
     require_neighbors,
+    sampled_rows,
 )
 from dask_sketch.distributions.parameter_noise import (
     likelihood_covariance,
@@ -53,31 +53,34 @@ _DOMINANT = 0.05  # share of the estimate that one pair of draws may have
 
 @dataclass(frozen=True, repr=False)
 class Divergence:
-    """Divergence of two distributions, of :func:`divergence` or :func:`node_divergence`.
+    """Divergence of two distributions with its error; the result of :func:`divergence`.
+
+    :func:`node_divergence` returns it as well.
 
     Attributes
     ----------
     kind
         Kind of the divergence.
     value
-        Divergence of the two mixtures as they are, or estimate from rows.
+        Divergence of the two mixtures as they are given, or estimate from rows.
     bias
-        Expected excess of the value over the divergence of the true distributions: because the
-        parameters are estimates, and 0 where their errors are unknown; for rows, a rough estimate.
+        Expected excess of the value over the divergence of the true distributions. For mixtures, it
+        arises because the parameters are estimates, and is 0 if their errors are unknown. For rows,
+        it is a rough estimate.
     standard_error
-        Standard error of the value, of all causes that are known; NaN for few rows.
+        Standard error of the value, from all known causes; NaN for few rows.
     simulation_error
         Standard error because the number of draws is finite; None for rows and nodes.
     parameter_error
-        Standard error because the parameters are estimates; None if those of neither mixture are
-        known, and for rows and nodes.
+        Standard error because the parameters are estimates; None for rows and nodes, and if the
+        errors of the parameters of both mixtures are unknown.
     interval
-        Confidence interval of the divergence of the true distributions, or of the mixtures as they
-        are if ``parameter_error`` is None, or of the smoothed densities on nodes; around the value
-        without its bias, and at least up to the value; for rows, and for total variation on nodes,
-        the bias is added to the standard error as well. NaN for few rows.
+        Confidence interval of the divergence of the true distributions; of the mixtures as they are
+        given, if ``parameter_error`` is None; or of the smoothed densities on nodes. It is centered
+        at the value minus its bias, and contains the value. For rows, and for total variation on
+        nodes, the bias is added to the standard error as well. NaN for few rows.
     level
-        Probability that the interval misses it.
+        Probability that the interval misses the divergence.
     alpha
         Order of ``"renyi"`` and ``"alpha"``, else None.
     method
@@ -118,9 +121,9 @@ class Integrand:
     """Integrand of a divergence at draws of the mean of both mixtures, and its derivatives.
 
     The divergence is the integral of a convex function ``k(p, q)`` of two densities, homogeneous of
-    degree one, from which a linear function with integral zero is subtracted, so that it is zero
-    and flat at ``p = q``: no draw then has a negative term, and noise vanishes as fast as the
-    divergence itself.
+    degree one. A linear function with integral zero is subtracted from it, so that the integrand is
+    zero and flat at ``p = q``. Then no draw has a negative term, and the noise vanishes as fast as
+    the divergence itself.
 
     Attributes
     ----------
@@ -168,7 +171,7 @@ def integrand(kind: str, log_ratio: Array, alpha: float) -> Integrand:
 
 
 def largest_value(kind: str, alpha: float) -> float:
-    """Largest value of a divergence; for ``"renyi"`` that of the alpha divergence.
+    """Largest value of a divergence; for ``"renyi"``, of the alpha divergence of the same order.
 
     Parameters
     ----------
@@ -181,7 +184,7 @@ def largest_value(kind: str, alpha: float) -> float:
 
 
 def _renyi(value: float, alpha: float) -> float:
-    """Rényi divergence for an alpha divergence."""
+    """Convert an alpha divergence to the Rényi divergence of the same order."""
     integral = 1.0 - alpha * (1.0 - alpha) * value
     return math.log(integral) / (alpha - 1.0) if integral > 0.0 else math.inf
 
@@ -202,21 +205,22 @@ def divergence(
     """Estimate a divergence of two mixtures, or of two sets of rows, with its error.
 
     Between mixtures, the integral is a mean over draws of both. The same seed gives the same random
-    numbers, so that divergences of similar mixtures can be compared. The error contains those of
-    the parameters, by the delta method of second order, if the mixtures have standard errors
-    (``decode(..., refine="efficient")``) or the numbers of samples are given. Otherwise it is that
-    of the simulation alone, for the two mixtures as they are.
+    numbers, so that divergences of similar mixtures can be compared. The error includes the errors
+    of the parameters, by the delta method of second order, if the mixtures have standard errors
+    (``decode(..., refine="efficient")``) or ``n_samples`` is given. Otherwise it is the error of
+    the simulation alone, for the two mixtures as they are given.
 
     Between rows, distances to nearest neighbours replace the densities. They need no model, but
-    have a bias that decreases slowly, about like ``n**(-1 / n_features)``. Of lazy rows, a random
-    sample of ``n_rows`` is drawn in one pass over each side, and the error is that of this sample.
+    have a bias that decreases slowly, about like ``n**(-1 / n_features)``. Lazy rows are replaced
+    by a random sample of ``n_rows``, drawn in one pass over each side, and the error is the error
+    of this sample.
 
     Parameters
     ----------
     first, second
-        Two mixtures, such as those that :func:`dask_sketch.decode` returns; or rows, shape
-        (n_samples, n_features): two arrays, or lazy input such as Dask arrays and paths of Zarr or
-        Parquet, in any form that :func:`~dask_sketch.open_samples` takes or returns.
+        Two mixtures, such as results of :func:`dask_sketch.decode`; or rows, shape (n_samples,
+        n_features): two arrays, or lazy input such as Dask arrays and paths of Zarr or Parquet, in
+        any form that :func:`~dask_sketch.open_samples` takes or returns.
     kind
         With densities ``p`` of ``first`` and ``q`` of ``second``:
 
@@ -231,17 +235,17 @@ def divergence(
         - ``"alpha"``: ``(1 - c) / (alpha (1 - alpha))``. With ``alpha = 1 / 2`` it is four times
           the squared Hellinger distance.
     alpha
-        Order of ``"renyi"`` and ``"alpha"``, above 0 and not 1, the order of ``"kl"``. Integrals of
-        orders above 1 may be infinite.
+        Order of ``"renyi"`` and ``"alpha"``, above 0. It is not 1, where the limit is ``"kl"``.
+        Integrals of orders above 1 may be infinite.
     n_samples
         Numbers of independent samples that ``first`` and ``second`` were fitted to, ``>= 1``, for
-        mixtures without standard errors: their errors are then those of maximum likelihood. It is
-        infinite for a mixture that is known.
+        mixtures without standard errors: their parameters then have the errors of maximum
+        likelihood. Infinity for a mixture that is known.
     n_draws
         Number of draws from both mixtures together, ``>= 100``. By default 100,000, and up to a
         million where the parameters are known so well that the error of the simulation matters.
     n_neighbors
-        Number of the neighbour of a row whose distance is taken, ``>= 1``.
+        Rank of the neighbour whose distance is used, ``>= 1``: 1 for the nearest one.
     n_rows
         Maximum number of random rows of each lazy side, ``>= 1``; all rows in memory are used.
     level
@@ -311,11 +315,11 @@ def divergence(
 
 
 def _rows_of(given: dict[str, Any], n_rows: int, seed: int) -> list[Array]:
-    """Rows by the names of their arguments, of which lazy ones are drawn with different seeds."""
+    """Rows of arguments by their names; samples of lazy ones are drawn with different seeds."""
     n_rows = require_integer("n_rows", n_rows, 1)
     seeds = np.random.SeedSequence(seed).generate_state(len(given))
     pairs = zip(given.items(), seeds, strict=True)
-    return [drawn_rows(name, one, n_rows, int(own)) for (name, one), own in pairs]
+    return [sampled_rows(name, one, n_rows, int(own)) for (name, one), own in pairs]
 
 
 def _pairs_needed(found: Divergence, n_pairs: int, n_features: int) -> int:
@@ -328,12 +332,17 @@ def _pairs_needed(found: Divergence, n_pairs: int, n_features: int) -> int:
 
 
 def checked_kind(kind: str, alpha: float) -> float:
-    """Validate the kind of a divergence, and its order where it has one.
+    """Validate the kind of a divergence, and the order of a kind that has one.
 
     Parameters
     ----------
     kind, alpha
         Arguments of :func:`divergence`.
+
+    Returns
+    -------
+    alpha
+        Order; 0.5 for kinds without an order.
 
     Raises
     ------
@@ -358,7 +367,7 @@ def _sizes(n_samples: Any) -> tuple[float, float] | None:
     except (TypeError, ValueError):
         sizes = ()
     if len(sizes) != 2 or not min(sizes) >= 1.0:
-        raise InputError(f"n_samples={n_samples!r}: give two numbers of samples, from 1 on.")
+        raise InputError(f"n_samples={n_samples!r}: give two numbers of samples, each >= 1.")
     return sizes[0], sizes[1]
 
 
@@ -368,10 +377,6 @@ def _require_same_features(first: GaussianMixture, second: GaussianMixture) -> N
             f"first has {first.n_features} features, second {second.n_features}: give two mixtures "
             "of the same features."
         )
-
-
-def _draws(mixture: GaussianMixture, n: int, seed: int) -> Array:
-    return mixture.sample(n, seed=seed)
 
 
 def _simulated(
@@ -384,7 +389,7 @@ def _simulated(
     level: float,
     seed: int,
 ) -> Divergence:
-    points = [_draws(mixture, n_pairs, seed) for mixture in (first, second)]
+    points = [mixture.sample(n_pairs, seed=seed) for mixture in (first, second)]
     log_ratio = np.stack([first.logpdf(x) - second.logpdf(x) for x in points])
     # the two draws of a pair have the same random numbers, so that only pairs are independent
     values = integrand(kind, log_ratio, alpha).values.mean(axis=0)
@@ -411,14 +416,19 @@ def _simulated(
 
 
 def with_interval(found: Divergence, reach: float) -> Divergence:
-    """The same estimate with its interval; that of an alpha divergence becomes Rényi's.
+    """Add the interval to an estimate, and convert an alpha divergence to Rényi's for ``"renyi"``.
 
     Parameters
     ----------
     found
-        Estimate with its bias and errors; for ``"renyi"`` those of the alpha divergence.
+        Estimate with its bias and errors; for ``"renyi"``, of the alpha divergence.
     reach
-        Half of the length of the interval; for ``"renyi"`` that of the alpha divergence.
+        Half of the length of the interval; for ``"renyi"``, of the alpha divergence.
+
+    Returns
+    -------
+    divergence
+        Estimate with its interval, clipped to the range of the divergence.
     """
     kind, alpha, value = found.kind, found.alpha or 0.5, found.value
     center = value - found.bias
@@ -464,9 +474,9 @@ def _parameter_noise(
 ) -> tuple[float, float] | None:
     """Bias and standard error because of the estimated parameters of either mixture.
 
-    The first derivative of the divergence by a parameter is the mean of ``first`` times its score,
-    and the second one that of ``curvature`` times products of scores, if second derivatives of the
-    densities are left out: they are multiplied by a derivative that vanishes at ``p = q``.
+    The first derivative of the divergence by a parameter is the mean of ``first`` times the score
+    of the parameter. The second derivative is the mean of ``curvature`` times products of scores.
+    Second derivatives of the densities are left out of it: their factor vanishes at ``p = q``.
     """
     most = max(map(n_parameters, mixtures))
     kept = min(_N_SCORED, len(points[0]), max(_SCORES // most, _MIN_SCORED))
@@ -499,7 +509,7 @@ def _parameter_noise(
 
 
 def _squared_norm(left: Array, right: Array) -> float:
-    """Squared norm of the mean of outer products, from pairs of different draws: without bias."""
+    """Squared norm of the mean of outer products, unbiased: from pairs of different draws."""
     n = len(left)
     if left.shape[1] <= n:
         total = float(np.sum((left.T @ right) ** 2))
@@ -514,14 +524,14 @@ def _scored(mixture: GaussianMixture, x: Array, masses: Array, size: float | Non
     step = max(_NUMBERS // max(mixture.n_features * mixture.n_components, 1), 1)
     blocks = [scores(mixture, x[start : start + step]) for start in range(0, len(x), step)]
     made = np.concatenate(blocks)
-    # those of factors are of their matrices, of which the scores are not
+    # mixtures of factors have standard errors of the matrices, but scores of the factors
     known = mixture.stderr is not None and rank_of(mixture.covariance_type) is None
     errors = standard_errors(mixture) if known else None
     if made.shape[1] > _MAX_PARAMETERS:  # as if the parameters were not correlated
         if errors is None:
             raise InputError(
-                f"n_samples={size}: a mixture of {made.shape[1]:,} parameters has too many for "
-                f"their errors; at most {_MAX_PARAMETERS:,}. Give None."
+                f"n_samples={size}: errors are estimated for at most {_MAX_PARAMETERS:,} "
+                f"parameters; a mixture has {made.shape[1]:,}. Give n_samples=None."
             )
         return made * errors
     information = (masses[:, None] * made).T @ made / len(x)
@@ -535,14 +545,20 @@ def _scored(mixture: GaussianMixture, x: Array, masses: Array, size: float | Non
 
 
 def folded_excess(gap: Array, spread: Array) -> Array:
-    """Expected excess of ``|gap + spread Z|`` over ``|gap|``, halved, with normal ``Z``.
+    """Half of the expected excess of ``|gap + spread Z|`` over ``|gap|``, with normal ``Z``.
 
-    The square of the gap is taken without its noise, which else hides most of the bias of equals.
+    The expected square of the noise is first subtracted from the squared gap: it would hide most of
+    the bias where the true gap is zero.
 
     Parameters
     ----------
     gap, spread
-        Differences, and their standard errors, of one shape.
+        Differences, and their standard errors, both of any one shape.
+
+    Returns
+    -------
+    excess
+        Excess, of the same shape.
     """
     wide = spread > _NARROW
     ratio = np.divide(np.abs(gap), spread, out=np.full_like(gap, 1.0 / _NARROW), where=wide)
@@ -593,7 +609,7 @@ def divergence_matrix(
 ) -> Array:
     """Estimate the divergences of every two of many mixtures, or of many sets of rows.
 
-    All pairs are compared on the same draws of each mixture.
+    Each mixture has one set of draws, which all of its pairs share.
 
     Parameters
     ----------
@@ -609,13 +625,13 @@ def divergence_matrix(
     Returns
     -------
     matrix
-        Divergence of the row's distribution from that of the column, shape (n, n), with zeros on
-        the diagonal; symmetric for the kinds that are.
+        Divergences, shape (n, n): entry ``(i, j)`` has distribution ``i`` as ``first`` and ``j`` as
+        ``second``. The diagonal is zero, and the matrix of a symmetric kind is symmetric.
 
     Raises
     ------
     InputError
-        If an argument is out of range, or the distributions are not of one kind.
+        If an argument is out of range, or the distributions are not all mixtures or all rows.
 
     Examples
     --------
@@ -658,9 +674,10 @@ def _matrix_of_mixtures(
     for other in mixtures[1:]:
         _require_same_features(mixtures[0], other)
     densities = [mixture.density() for mixture in mixtures]
-    logs = np.empty((len(mixtures), len(mixtures), n_draws))  # draws of the first, density of next
+    # log-density of mixture j at the draws of mixture i, in entry (i, j)
+    logs = np.empty((len(mixtures), len(mixtures), n_draws))
     for i, mixture in enumerate(mixtures):
-        x = _draws(mixture, n_draws, seed)
+        x = mixture.sample(n_draws, seed=seed)
         for j, density in enumerate(densities):
             logs[i, j] = density.log_total(x)
     out = np.zeros((len(mixtures), len(mixtures)))

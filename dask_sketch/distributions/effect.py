@@ -1,4 +1,4 @@
-"""Squared discrepancy of two sides with its error, where only units are independent."""
+"""Squared discrepancy of two sides with its error, from independent units of dependent rows."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Effect:
     squared
         Squared discrepancy minus its expected noise; may be negative.
     noise_variance
-        Variance of the estimate where the sides are alike; NaN if there are too few units.
+        Variance of the estimate if both sides have one distribution; NaN for too few units.
     noise_third_moment
-        Third central moment of the estimate where the sides are alike.
+        Third central moment of the estimate if both sides have one distribution.
     direction_variance
         Variance of the difference of the sides in its own direction.
     degrees_of_freedom
@@ -46,13 +46,18 @@ class Effect:
     def interval(self, level: float) -> tuple[float, float]:
         """Confidence interval of the discrepancy, between 0 and 2.
 
-        All discrepancies from which the estimate is no more than so many deviations away; the
-        deviation depends on the discrepancy.
+        The interval has all discrepancies that a test does not reject. The standard deviation of
+        the estimate depends on the discrepancy, so that the interval solves a quadratic inequality.
 
         Parameters
         ----------
         level
-            Probability of an error, in (0, 1): 0.05 for an interval of 95 %.
+            Probability that the interval misses the discrepancy, in (0, 1).
+
+        Returns
+        -------
+        low, high
+            Ends of the interval.
         """
         if math.isnan(self.noise_variance):
             return 0.0, 2.0
@@ -78,8 +83,8 @@ class Effect:
         excess, variance = self.squared - square, self.variance(square)
         if variance == 0.0:
             return 0.0 if excess > 0 else 1.0
-        # Squares of noise are skewed: a shifted gamma distribution of the same three moments. That
-        # of Student allows for a deviation from few units. The larger of both is taken.
+        # Squares of noise are skewed: a shifted gamma distribution has the same three moments.
+        # Student's distribution allows for a deviation from few units. The larger p-value is taken.
         third = self.noise_third_moment + 24.0 * square * self.direction_variance**2
         skewness = third / variance**1.5
         deviations = excess / math.sqrt(variance)
@@ -90,11 +95,11 @@ class Effect:
 def effect_of(units: Units, *, serial: bool = False) -> Effect:
     """Estimate the squared discrepancy of the two sides, with the variance between units.
 
-    The difference of the sides is the coefficient of the side in a regression of the units'
-    vectors, weighted by their masses, on sides and strata. Its covariance is that of regression
-    with unequal variances (HC2 of MacKinnon and White 1985; HC3 for units of twice the mean weight
-    of their side or more), and the noise in its square is taken off. The variance of the result has
-    the two terms of eq. (6.6) of Sutherland (2016), here of units in place of rows.
+    The vectors of the units are regressed on sides and strata, weighted by the masses of the units.
+    The coefficient of the side is the difference of both sides. Its covariance is estimated as for
+    regression with unequal variances (HC2 of MacKinnon and White 1985; HC3 for units of twice the
+    mean weight of their side or more), and the noise is subtracted from its square. The variance of
+    the result has the two terms of eq. (6.6) of Sutherland (2016), for units in place of rows.
 
     Parameters
     ----------
@@ -102,7 +107,13 @@ def effect_of(units: Units, *, serial: bool = False) -> Effect:
         Units of the comparison.
     serial
         Whether neighbouring units depend on each other, in the order of time from the second side
-        to the first. Noise is then that of the same difference elsewhere in the sequence.
+        to the first. The noise is then estimated from the same difference elsewhere in the
+        sequence.
+
+    Returns
+    -------
+    effect
+        Estimate with its moments; NaN in place of moments that need more units.
     """
     design = np.eye(int(units.strata.max()) + 1)[units.strata]
     design = np.column_stack([units.first.astype(np.float64), design])
@@ -111,8 +122,8 @@ def effect_of(units: Units, *, serial: bool = False) -> Effect:
     leverage = np.einsum("ij,ji->i", design, projection)
     free = np.maximum(1.0 - leverage, 0.0)
     # Residuals of one unit that has most of the weight of its side are small. Variances of units
-    # may not fall as their weights grow, so its own is then taken from how much the side changes
-    # without it (HC3), as in the HC4 of Cribari-Neto (2004).
+    # may not fall as their weights grow, so its variance is then estimated from the change of the
+    # side without it (HC3), as in the HC4 of Cribari-Neto (2004).
     cells = np.unique(2 * units.strata + units.first, return_inverse=True)[1]
     even = 1.0 / np.bincount(cells)[cells]
     power = 0.5 * np.clip(leverage / even, 1.0, 2.0)
@@ -144,7 +155,7 @@ def effect_of(units: Units, *, serial: bool = False) -> Effect:
 
 
 def _serial_effect(units: Units, difference: Array) -> Effect:
-    """Effect whose noise is that of all parts of the second side as long as the first side."""
+    """Effect with the noise of the parts of the second side that are as long as the first side."""
     sides = shifts_of(units.first).sides
     sides = sides[~(sides & units.first).any(axis=1)]
     freedom = len(units) / int(units.first.sum()) - 2.0  # parts that do not overlap, less one

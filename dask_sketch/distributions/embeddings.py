@@ -29,12 +29,12 @@ _OFFER = "give a SketchGroup, in memory or lazy, or its mean_embedding()"
 def mean_embedding(groups: SketchGroup | LazyResult) -> xr.DataArray:
     """Mean embedding of each group: its sketch vector as real numbers.
 
-    Inner products of two rows approximate the mean map kernel, the mean of the kernel of the
-    feature map over all pairs of samples of the two groups, and distances the maximum mean
-    discrepancy (MMD). So any method for vectors works on groups of samples: nearest neighbours,
-    clustering, or regression. scikit-learn takes the array as it is, and its cross-validation
-    divides it by groups. Its ``PCA(whiten=True)`` gives whitened embeddings, in which directions
-    along which groups differ little count as much as others.
+    Inner products of two embeddings approximate the mean map kernel: the mean of the kernel of the
+    feature map over all pairs of samples of the two groups. Distances approximate the maximum mean
+    discrepancy (MMD). So any method for vectors works on groups of samples, such as nearest
+    neighbours, clustering, or regression. Estimators of scikit-learn take the array as it is, and
+    cross-validation divides it by groups. ``PCA(whiten=True)`` of scikit-learn gives whitened
+    embeddings, where all directions count the same, however little groups differ along them.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def mean_embedding(groups: SketchGroup | LazyResult) -> xr.DataArray:
     if empty.any():
         label = group.labels[int(np.argmax(empty))]
         raise InputError(
-            f"groups: {group.dim}={label!s} has no samples. Leave such groups out, by "
+            f"groups: {group.dim}={label!s} has no samples. Leave such groups out: "
             "groups.select(groups.total_weight > 0)."
         )
     feature_map = group.feature_map
@@ -102,18 +102,18 @@ def mean_embedding(groups: SketchGroup | LazyResult) -> xr.DataArray:
 
 @dataclass(frozen=True, eq=False)
 class Embeddings:
-    """Points that an estimator learns from, and their origin where it is known.
+    """Points that an estimator learns from; their sizes, labels and feature map if they are known.
 
     Attributes
     ----------
     values
         Points, array-like of shape (n_groups, n_features), not validated.
     sizes
-        Effective number of samples of each group, shape (n_groups,).
+        Effective number of samples of each group, shape (n_groups,), or None.
     labels
-        Labels of the groups, shape (n_groups,).
+        Labels of the groups, shape (n_groups,), or None.
     feature_map
-        Feature map of the sketches.
+        Feature map of the sketches, or None.
     """
 
     values: Any
@@ -122,7 +122,13 @@ class Embeddings:
     feature_map: FeatureMap | None = None
 
     def block(self, rows: slice | NDArray[np.intp]) -> Embeddings:
-        """Some of the points, of which the values are an array."""
+        """Select some of the points; their values must be an array.
+
+        Parameters
+        ----------
+        rows
+            Positions of the points.
+        """
         return replace(
             self,
             values=self.values[rows],
@@ -143,6 +149,11 @@ def embeddings_of(x: Any, groups: Any = None, feature_map: FeatureMap | None = N
         Label of the group of each row.
     feature_map
         Feature map of the fit; None in a fit, or where it is unknown.
+
+    Returns
+    -------
+    embeddings
+        Points, not validated.
 
     Raises
     ------

@@ -13,13 +13,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from dask_sketch.display.html import card
 from dask_sketch.display.text import describe, one_line
-from dask_sketch.distributions.anomalies import AnomalyScores, RankedRows, Whitening, rank_rows
+from dask_sketch.distributions.anomalies import (
+    AnomalyScores,
+    RankedRows,
+    WhitenedFeatures,
+    rank_rows,
+)
 from dask_sketch.distributions.control_variates import (
     Estimate,
     FeatureRegression,
     LocalMeans,
     exact_shares,
-    nodes_of,
+    weighted_rows,
 )
 from dask_sketch.errors import InputError
 from dask_sketch.graph.apply import apply_per_row
@@ -40,12 +45,12 @@ _FUNCTIONS = 256  # functions whose expectations are estimated at once
 
 
 class EmpiricalDistribution:
-    """Distribution of all rows of a sketch, which answers questions about them.
+    """Distribution of all rows of a sketch: expectations, histograms, densities, anomaly scores.
 
-    The answers are those that the rows themselves would give, such as their share in a box or their
-    kernel density, with a standard error for what the sketch does not tell. Any function is
-    regressed on the features of the sketch over its random rows. The mean of the fitted part over
-    all rows is known from the sketch, so that only the mean of the residuals has an error.
+    The estimates are of quantities of the rows themselves, such as their share in a box or their
+    kernel density, and have standard errors. Any function is regressed on the features of the
+    sketch over its random rows. The mean of the fitted part over all rows is known from the sketch,
+    so that only the mean of the residuals has an error.
 
     Parameters
     ----------
@@ -53,13 +58,13 @@ class EmpiricalDistribution:
         Sketch of the data. With a feature map that has ``normalize=True``, the rows are directions:
         functions and densities are of points on the unit sphere.
     model
-        Mixture from which rows are drawn if the sketch carries none, such as a private one (of
-        latent classes, if there are categorical features, whose rows are of codes); by
-        default the mixture of pilot rows that the feature map may have. The errors are then
-        estimated from frequencies that are left out, and are too small where the model is wrong in
-        ways that no frequency sees, such as far tails, or values that repeat: shares of boxes of
-        counts or of rounded values may be wrong by many errors. A model that is given is used in
-        place of the random rows.
+        Mixture from which rows are drawn in place of the random rows of the sketch, such as for a
+        private sketch, which has none; a :class:`~dask_sketch.models.LatentClassMixture` if there
+        are categorical features. By default, a sketch without random rows uses the mixture of pilot
+        rows in its feature map. The errors are then estimated from frequencies that are left out.
+        They are too small where the model is wrong in ways that no frequency sees, such as far
+        tails or values that repeat: shares of boxes of counts or of rounded values may be wrong by
+        many errors.
     seed
         Seed of the draws and of the choice of frequencies, ``>= 0``.
 
@@ -71,8 +76,7 @@ class EmpiricalDistribution:
     Raises
     ------
     InputError
-        If the sketch is empty or of rows with missing values, or has no random rows and there is no
-        model.
+        If the sketch is empty or has missing values, or has no random rows and there is no model.
 
     References
     ----------
@@ -119,15 +123,15 @@ class EmpiricalDistribution:
             )
         refuse_missing("sketch", sketch)
         if not sketch.total_weight > 0:
-            raise InputError("sketch has no samples: there is nothing to ask.")
+            raise InputError("sketch has no samples: give a sketch of one row or more.")
         self.sketch = sketch
         self._model = model
         self._seed = require_integer("seed", seed, 0)
-        self._nodes = nodes_of(sketch, model, self._seed)
+        self._weighted = weighted_rows(sketch, model, self._seed)
 
     @cached_property
     def _regression(self) -> FeatureRegression:
-        return FeatureRegression(self._nodes, self.sketch, self._seed)
+        return FeatureRegression(self._weighted, self.sketch, self._seed)
 
     def expectation(self, function: Callable[[Array], ArrayLike]) -> Estimate:
         """Mean of a function over all rows.
@@ -137,8 +141,8 @@ class EmpiricalDistribution:
         function
             Function of rows, from an array of shape (n_rows, n_features) to numbers or booleans of
             shape (n_rows, ...). It should be bounded, or grow slowly, if rows are drawn from a
-            model. Few rows decide the error of a function that grows far out: it is wider then, and
-            still too small for skewed data.
+            model. Few rows decide the error of a function that grows far out: the error is
+            increased then, and is still too small for skewed data.
 
         Returns
         -------
@@ -155,7 +159,7 @@ class EmpiricalDistribution:
                 f"function of type {type(function).__name__}: give a function of rows.",
                 parameter="function",
             )
-        rows = self._nodes.rows
+        rows = self._weighted.rows
         values = _numbers("function", function(rows), "give one that returns real numbers.")
         if values.shape[:1] != (len(rows),) or not np.isfinite(values).all():
             raise InputError(
@@ -170,7 +174,7 @@ class EmpiricalDistribution:
     def covariance(self) -> Estimate:
         """Covariance matrix of the features.
 
-        The variances are those of the sketch, which are exact, except for a private one.
+        The variances are taken from the sketch, where they are exact, except in a private sketch.
 
         Returns
         -------
@@ -178,7 +182,7 @@ class EmpiricalDistribution:
             Covariances and standard errors, shape (n_features, n_features).
         """
         private = self.sketch.privacy is not None
-        rows = self._nodes.rows
+        rows = self._weighted.rows
         mean = self._blockwise(rows).value if private else self.sketch.mean
         d = len(mean)
         first, second = np.tril_indices(d, 0 if private else -1)
@@ -193,14 +197,14 @@ class EmpiricalDistribution:
         return Estimate(value, error)
 
     def box_counts(self, lower: ArrayLike, upper: ArrayLike) -> Estimate:
-        """Total weight of the rows in boxes, their number if rows have no weights.
+        """Total weight of the rows in boxes: their number, if rows have no weights.
 
         Parameters
         ----------
         lower, upper
             Corners of the boxes, shape (n_features,) or (n_boxes, n_features); infinite where a
-            feature may have any value. A row on the lower side of a box is in it, one on the upper
-            side is not.
+            feature may have any value. Boxes contain rows on their lower sides, but not on their
+            upper sides.
 
         Returns
         -------
@@ -240,8 +244,8 @@ class EmpiricalDistribution:
         """Histogram of one feature, like ``numpy.histogram``.
 
         Counts of the levels of a categorical feature are exact, up to the rounding of the pass and
-        noise that was added, if the feature map has all of its characters, as maps of ``design``
-        have.
+        noise that was added, if the feature map has all characters of the feature, as maps of
+        ``design`` have.
 
         Parameters
         ----------
@@ -258,8 +262,8 @@ class EmpiricalDistribution:
         counts
             Total weights of the rows in the bins and standard errors, shape (n_bins,).
         edges
-            Edges of the bins, shape (n_bins + 1,). The last bin includes its upper edge. The levels
-            of a categorical feature.
+            Edges of the bins, shape (n_bins + 1,), where the last bin includes its upper edge; for
+            a categorical feature its levels, shape (n_bins,).
 
         Raises
         ------
@@ -332,7 +336,9 @@ class EmpiricalDistribution:
         found = self._exact(features)
         if found is None:
             if math.prod(shape) > _MAX_BINS:
-                raise InputError(f"bins={bins!r}: {math.prod(shape):,} cells; give fewer.")
+                raise InputError(
+                    f"bins={bins!r}: {math.prod(shape):,} cells; give at most {_MAX_BINS:,}."
+                )
             lower = np.stack([np.repeat(low, shape[1]), np.tile(left, shape[0])], axis=1)
             upper = np.stack([np.repeat(high, shape[1]), np.tile(right, shape[0])], axis=1)
             counts = self._shares(*self._boxes(features, lower, upper))
@@ -340,7 +346,10 @@ class EmpiricalDistribution:
         return found, edges, others
 
     def _exact(self, features: list[int]) -> Estimate | None:
-        """Counts of levels that follow from the sums alone, if they do."""
+        """Counts of levels from the sums of the sketch alone; None if these do not determine them.
+
+        The features are categorical, and their counts have no sampling error.
+        """
         categories = self.sketch.feature_map.categories
         if categories is None or any(categories.levels[k] is None for k in features):
             return None
@@ -353,7 +362,7 @@ class EmpiricalDistribution:
     def _intervals(
         self, k: int, bins: int | Sequence[float], range: tuple[float, float] | None
     ) -> tuple[Array, Array, NDArray[Any]]:
-        """Lower and upper ends of the bins of a feature, and their edges, or levels."""
+        """Lower and upper ends of the bins of a feature, and the edges, or levels, of the bins."""
         categories = self.sketch.feature_map.categories
         levels = None if categories is None else categories.levels[k]
         if levels is not None:
@@ -365,10 +374,10 @@ class EmpiricalDistribution:
         try:
             given: Any = bins
             if isinstance(given, str) or (np.ndim(given) == 0 and given > _MAX_BINS):
-                raise ValueError(f"at most {_MAX_BINS:,} bins, no rule")
+                raise ValueError(f"bins are at most {_MAX_BINS:,}, and no name of a rule")
             edges = np.histogram_bin_edges(np.empty(0), given, range).astype(np.float64)
             if len(edges) < 2 or not (edges[:-1] <= edges[1:]).all():
-                raise ValueError("the edges are of no bin, or not in order")
+                raise ValueError("there is no bin, or the edges are not in order")
         except (TypeError, ValueError) as error:
             raise InputError(
                 f"bins={bins!r} with range={range!r}: {error}. Give a number of bins and a finite "
@@ -410,10 +419,10 @@ class EmpiricalDistribution:
             Points, shape (n_points, n_features), in any form that
             :func:`~dask_sketch.open_samples` takes.
         bandwidth
-            Standard deviation of the kernel, in the units of the data, for all features or shape
-            (n_features,), above 1e-9 times that of the feature. By default the rule of Scott for
-            the number of all rows: ``sigma * n_samples**(-1 / (n_features + 4))`` with the standard
-            deviation of each feature.
+            Standard deviation of the kernel in the units of the data, a number or shape
+            (n_features,), above 1e-9 times the standard deviation of the feature. By default the
+            rule of Scott for all rows: ``sigma * n_samples**(-1 / (n_features + 4))`` with the
+            standard deviation ``sigma`` of each feature.
         options
             Further keyword arguments of :func:`~dask_sketch.open_samples`.
 
@@ -421,8 +430,8 @@ class EmpiricalDistribution:
         -------
         estimate
             Densities and standard errors, shape (n_points,): Dask arrays for lazy input, bags for
-            bags, labelled if the points are. The errors are those of the kernel density of all
-            rows; they are too small far from all random rows. Both are NaN for points that are not
+            bags, labelled if the points are. The errors are errors of the kernel density of all
+            rows, and are too small far from all random rows. Both are NaN for points that are not
             finite. A point takes up to a few milliseconds of CPU time.
 
         Raises
@@ -459,14 +468,14 @@ class EmpiricalDistribution:
         given
             Numbers or names of the features of the points; by default all but the target.
         bandwidth
-            Standard deviation of the kernel, for all given features or shape (n_given,). By default
-            the rule of Scott, as for :meth:`kernel_density`.
+            Standard deviation of the kernel, a number or shape (n_given,). By default the rule of
+            Scott, as for :meth:`kernel_density`.
 
         Returns
         -------
         estimate
-            Means and standard errors, shape (n_points,), as the same regression on all rows would
-            give them; NaN where there are no rows.
+            Estimates of the means of the same regression on all rows, and their standard errors,
+            shape (n_points,); NaN where there are no rows.
 
         Raises
         ------
@@ -483,8 +492,8 @@ class EmpiricalDistribution:
         points = _numbers("x", x, "give real numbers.")
         if not chosen or points.ndim != 2 or points.shape[1] != len(chosen):
             raise InputError(
-                f"x has shape {points.shape}: give (n_points, {len(chosen)}), the features that "
-                "are given.",
+                f"x has shape {points.shape}: give points of shape (n_points, {len(chosen)}), with "
+                "the features of given.",
                 parameter="x",
             )
         means = LocalMeans(
@@ -494,11 +503,11 @@ class EmpiricalDistribution:
         return Estimate(found[:, 0], found[:, 1])
 
     def anomaly_scores(self, x: Any, **options: Any) -> AnomalyScores:
-        """Score how unlike the data rows are, by their features, whitened.
+        """Compute anomaly scores of rows: squared lengths of their whitened features.
 
-        The score is ``phi(x) . (C + r)**-1 phi(x)``, with the features less their mean, their
-        covariance ``C`` over the random rows and a ridge ``r``, divided by its mean over the data.
-        It is large where there are few rows, also between clusters.
+        The score is ``phi(x) . (C + r I)**-1 phi(x)`` with the centered random Fourier features
+        ``phi(x)``, their covariance ``C`` over the random rows and a ridge ``r``, divided by its
+        mean over the data. It is large where there are few rows, also between clusters.
 
         Parameters
         ----------
@@ -511,9 +520,10 @@ class EmpiricalDistribution:
         Returns
         -------
         scores
-            Scores, about one on average over the data, and p-values: the share of random rows,
-            other than those of the covariance, with a score at least as large. Both of shape
-            (n_samples,): Dask arrays for lazy input, bags for bags, labelled if the rows are.
+            Scores, about one on average over the data, and p-values: shares of the random rows,
+            without those of the covariance, that have a score at least as large. Both have shape
+            (n_samples,): Dask arrays for lazy input, bags for bags, labelled if the rows are. They
+            are NaN for rows that are not finite.
 
         Raises
         ------
@@ -521,7 +531,7 @@ class EmpiricalDistribution:
             If there are too few random rows, or the rows have other features.
         """
         samples = self._opened("anomaly_scores", x, options)
-        return AnomalyScores(*_pairs(self._whitening, "scores", samples))
+        return AnomalyScores(*_pairs(self._whitened_features, "scores", samples))
 
     def ranked_rows(self, x: Any, n_rows: int = 10, **options: Any) -> RankedRows | LazyResult:
         """Find the most typical and the most surprising rows of any data, in one pass.
@@ -539,8 +549,8 @@ class EmpiricalDistribution:
         Returns
         -------
         rows
-            Rows of the lowest and of the highest :meth:`anomaly_scores`; for lazy input a Dask
-            collection, of which ``.compute()`` gives them. Rows with values that are not finite are
+            Rows with the lowest and with the highest :meth:`anomaly_scores`; for lazy input a Dask
+            collection, whose ``.compute()`` returns them. Rows with values that are not finite are
             left out.
 
         Raises
@@ -550,12 +560,12 @@ class EmpiricalDistribution:
         """
         n_rows = require_integer("n_rows", n_rows, 1)
         samples = self._opened("ranked_rows", x, options)
-        found = rank_rows(self._whitening, samples, n_rows)
+        found = rank_rows(self._whitened_features, samples, n_rows)
         return found if samples.lazy else found.compute(scheduler="threads")
 
     @cached_property
-    def _whitening(self) -> Whitening:
-        return Whitening.of(self._nodes, self.sketch, self._seed)
+    def _whitened_features(self) -> WhitenedFeatures:
+        return WhitenedFeatures.fit(self._weighted, self.sketch, self._seed)
 
     def _opened(self, method: str, x: Any, options: dict[str, Any]) -> Samples:
         require_options(method, options)
@@ -567,7 +577,7 @@ class EmpiricalDistribution:
         return samples
 
     def _features(self, chosen: Sequence[int | str]) -> list[int]:
-        """Numbers of features by number or name."""
+        """Numbers of the features that are given by number or name."""
         d, names = self.sketch.feature_map.n_features, self.sketch.feature_map.feature_names
         out = []
         for one in chosen:
@@ -612,7 +622,7 @@ class EmpiricalDistribution:
 
     def _shares(self, low: Array, high: Array) -> Estimate:
         """Total weights in boxes."""
-        rows, weights = self._nodes.rows, self._nodes.weights
+        rows, weights = self._weighted.rows, self._weighted.weights
         found = []
         for start in range(0, max(len(low), 1), _FUNCTIONS):
             block = slice(start, start + _FUNCTIONS)
@@ -624,18 +634,19 @@ class EmpiricalDistribution:
                     )
             found.append(self._regression.estimate(inside.astype(np.float64)))
         value, error = (np.concatenate(one) for one in zip(*found, strict=True))
-        if not self._nodes.is_exact:  # an empty box may have rows: that one row more were in it
+        # a box without random rows may have rows: as if one more random row were in it
+        if not self._weighted.is_exact:
             error = np.hypot(error, float(weights @ weights))
         total = self.sketch.total_weight
         return Estimate(total * np.clip(value, 0.0, 1.0), total * error)
 
     def as_dict(self) -> dict[str, Any]:
         """Origin and number of the rows that represent the data, and sizes of the sketch."""
-        nodes = self._nodes
+        weighted = self._weighted
         return {
-            "rows": "draws of a model" if nodes.chances is None else "random rows",
-            "n_rows": len(nodes.rows),
-            "is_exact": nodes.is_exact,
+            "rows": "draws of a model" if weighted.inclusion is None else "random rows",
+            "n_rows": len(weighted.rows),
+            "is_exact": weighted.is_exact,
             "n_samples": self.sketch.count,
             "n_features": self.sketch.feature_map.n_features,
             "n_frequencies": self.sketch.feature_map.n_frequencies,
@@ -663,7 +674,7 @@ def _numbers(name: str, given: Any, remedy: str) -> Array:
 
 
 def _pairs(model: Any, method: str, samples: Samples) -> Estimate:
-    """Two values for each row, as two collections, or as two arrays if the input is in memory."""
+    """Two values for each row, as two lazy collections, or two arrays if the rows are in memory."""
     # sent to each worker once
     found = apply_per_row(dask.delayed(model, pure=False, traverse=False), method, samples, width=2)
     if samples.is_bag:

@@ -1,4 +1,4 @@
-"""Errors of random Fourier features, and the numbers of them that keep an error."""
+"""Errors of random Fourier features, and numbers of features for a given error."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ _NUMBERS = 2**21  # shifts in memory at once
 def random_features(
     x: ArrayLike, frequencies: ArrayLike, offsets: ArrayLike | None = None
 ) -> Array:
-    """Random Fourier features of rows, of which inner products approximate a kernel.
+    """Compute random Fourier features of rows, whose inner products approximate a kernel.
 
-    Sketches of this package are means of the first form. The second is that of scikit-learn's
-    ``RBFSampler``. For the same number of features the first form has the smaller error for most
-    kernels, see :func:`is_sine_cosine_better`.
+    There are two forms: sines and cosines, or cosines with random offsets. Sketches of this package
+    are means of the first form. ``RBFSampler`` of scikit-learn uses the second. For the same number
+    of features, the first form has the smaller error for most kernels, see
+    :func:`is_sine_cosine_better`.
 
     Parameters
     ----------
@@ -38,7 +39,7 @@ def random_features(
         kernel.
     offsets
         Phases, uniform from 0 to ``2 pi``, shape (n_frequencies,), for the second form; None for
-        the first.
+        the first form.
 
     Returns
     -------
@@ -64,8 +65,8 @@ def random_features(
     omega = np.asarray(frequencies, dtype=np.float64)
     if rows.ndim != 2 or omega.ndim != 2 or rows.shape[1] != omega.shape[0]:
         raise InputError(
-            f"frequencies has shape {omega.shape} with x of shape {rows.shape}: give (n_features, "
-            "n_frequencies) and (n_samples, n_features).",
+            f"frequencies has shape {omega.shape}, x {rows.shape}: give frequencies of shape "
+            "(n_features, n_frequencies) and x of shape (n_samples, n_features).",
             parameter="frequencies",
         )
     angles = rows @ omega
@@ -89,7 +90,7 @@ def _require_form(form: str) -> None:
 def kernel_variance(
     kernel: Kernel, shifts: ArrayLike, n_frequencies: int, form: Form = "sine-cosine"
 ) -> Array:
-    """Variance of a kernel value that random features approximate, over frequencies.
+    """Variance over random frequencies of the kernel value that random features approximate.
 
     Parameters
     ----------
@@ -105,7 +106,12 @@ def kernel_variance(
     Returns
     -------
     variance
-        Shape (...), eq. (3.4) and (3.6) of Sutherland (2016).
+        Variances, shape (...), eq. (3.4) and (3.6) of Sutherland (2016).
+
+    Raises
+    ------
+    InputError
+        If the form or the number of frequencies is out of range.
 
     Examples
     --------
@@ -126,10 +132,11 @@ def kernel_variance(
 
 
 def is_sine_cosine_better(kernel: Kernel, shifts: ArrayLike) -> NDArray[np.bool_]:
-    """Whether sines and cosines have no larger error than as many cosines with offsets.
+    """Whether sines and cosines have at most the error of the same number of cosines with offsets.
 
-    True for the Gaussian, Laplace and Matérn kernels at all shifts, where the kernel is above 0.71,
-    and where it is not positive at twice the shift. It fails for some mixtures of bandwidths.
+    This holds at all shifts for Gaussian, Laplace and Matérn kernels; for any kernel where its
+    value is above 0.71, and where its value at twice the shift is not positive. It fails for some
+    mixtures of bandwidths.
 
     Parameters
     ----------
@@ -141,7 +148,8 @@ def is_sine_cosine_better(kernel: Kernel, shifts: ArrayLike) -> NDArray[np.bool_
     Returns
     -------
     better
-        Shape (...), bool: ``k(2 shift) <= 2 k(shift)**2``, Definition 3.1 of Sutherland (2016).
+        Whether ``k(2 shift) <= 2 k(shift)**2``, Definition 3.1 of Sutherland (2016), bool, shape
+        (...).
 
     Examples
     --------
@@ -164,10 +172,10 @@ def mean_map_variance(
     form: Form = "sine-cosine",
     quantity: Literal["kernel", "squared-mmd"] = "kernel",
 ) -> float:
-    """Exact variance over frequencies of a comparison of two small samples by random features.
+    """Exact variance over random frequencies of a comparison of two small samples.
 
-    The time grows with the fourth power of the sizes. For sketches of any size,
-    :func:`estimate_mmd` has the estimate ``feature_error``.
+    The time grows with the fourth power of the sizes. For sketches of any size, the attribute
+    ``feature_error`` of the result of :func:`estimate_mmd` is an estimate.
 
     Parameters
     ----------
@@ -180,7 +188,7 @@ def mean_map_variance(
     form
         ``"sine-cosine"`` or ``"offset"``, see :func:`random_features`.
     quantity
-        ``"kernel"`` for the mean map kernel, eq. (4.4) and (4.5) of Sutherland (2016), or
+        ``"kernel"`` for the mean map kernel, eq. (4.4) and (4.5) of Sutherland (2016); or
         ``"squared-mmd"`` for the squared distance of the mean features.
 
     Returns
@@ -191,7 +199,7 @@ def mean_map_variance(
     Raises
     ------
     InputError
-        If the samples are too large.
+        If an argument is out of range, or the samples are too large.
 
     Examples
     --------
@@ -216,8 +224,8 @@ def mean_map_variance(
     n_pairs = len(weights)
     if n_pairs**2 > _MAX_TERMS:
         raise InputError(
-            f"x has {len(a):,} rows, y {len(b):,}: their variance has {float(n_pairs) ** 2:.2g} "
-            "terms. Give a few dozen rows of each.",
+            f"x has {len(a):,} rows, y {len(b):,}: their variance is a sum of "
+            f"{float(n_pairs) ** 2:.2g} terms. Give a few dozen rows of each.",
             parameter="x",
         )
     shifts = (left[:, None] - right).reshape(n_pairs, -1)
@@ -246,7 +254,7 @@ def required_frequencies(
     n_features: int | None = None,
     reach: float | None = None,
 ) -> int:
-    """Number of random frequencies that keeps an error with high probability.
+    """Number of random frequencies with which an error is kept with high probability.
 
     The bounds hold for any samples, and are far from sharp: errors are typically a few times
     smaller.
@@ -258,16 +266,16 @@ def required_frequencies(
     probability
         Probability of a larger error, in (0, 1).
     quantity
-        ``"mean-map"``, the mean map kernel of two fixed samples (Proposition 4.5);
-        ``"mmd"``, their discrepancy; ``"squared-mmd"``, the square of that (Corollary 4.6); or
-        ``"kernel"``, the kernel at all pairs of points of a domain at once (Propositions 3.6 and
+        ``"mean-map"`` for the mean map kernel of two fixed samples (Proposition 4.5); ``"mmd"`` for
+        their discrepancy; ``"squared-mmd"`` for the squared discrepancy (Corollary 4.6); or
+        ``"kernel"`` for the kernel at all pairs of points of a domain at once (Propositions 3.6 and
         3.7).
     form
         ``"sine-cosine"`` or ``"offset"``, see :func:`random_features`.
     variance
-        Largest variance of a value with a single frequency, :func:`kernel_variance` or
-        :func:`mean_map_variance` with ``n_frequencies=1``, for a smaller number. By default none is
-        known. Not for discrepancies.
+        Largest variance of the quantity with a single frequency, from :func:`kernel_variance` or
+        :func:`mean_map_variance` with ``n_frequencies=1``. It makes the number smaller. By default
+        it is unknown. Not for discrepancies.
     n_features
         Number of features of the data, for ``"kernel"``.
     reach
@@ -286,12 +294,13 @@ def required_frequencies(
 
     References
     ----------
-    Sutherland (2016), Propositions 3.6, 3.7 and 4.5, and Corollary 4.6; with the bound of the
-    centred terms corrected in Bernstein's inequality, from 1 to 2 and from 2 to 3. For ``"mmd"``,
-    Corollary 4.8 and its proof are in error. The number here follows from Bernstein's inequality
-    for the square, whose terms are not negative, so that their variance is at most their largest
-    value times their mean: the lower tail (Maurer 2003, A bound on the deviation probability for
-    sums of non-negative random variables) is the larger one.
+    Sutherland (2016), Scalable, flexible and active learning on distributions, Propositions 3.6,
+    3.7 and 4.5, and Corollary 4.6. The bounds of the centred terms in Bernstein's inequality are
+    corrected, from 1 to 2 and from 2 to 3. For ``"mmd"``, Corollary 4.8 and its proof are in error.
+    The number here follows from Bernstein's inequality for the square. Its terms are not negative,
+    so that their variance is at most their largest value times their mean. The lower tail is the
+    larger one (Maurer 2003, A bound on the deviation probability for sums of non-negative random
+    variables).
 
     Examples
     --------
@@ -318,7 +327,9 @@ def required_frequencies(
     elif quantity == "mean-map":
         number = _exponent(error, form, variance) * math.log(2.0 / probability) / error**2
     elif quantity in ("mmd", "squared-mmd") and variance is not None:
-        raise InputError(f"variance={variance:g}: the bound of {quantity!r} has none.")
+        raise InputError(
+            f"variance={variance:g}: the bound of {quantity!r} does not use it. Leave it out."
+        )
     elif quantity == "squared-mmd":
         number = 16.0 * _exponent(error, form, None) * math.log(6.0 / probability) / error**2
     elif quantity == "mmd":  # a square is a mean of terms of at most 4, with offsets 8

@@ -43,12 +43,12 @@ _SOLVERS = ("auto", "svd", "normal")
 _IN_MEMORY = 2**25  # features of all groups that a fit holds by default
 _LOSSES = ("squared", "logistic")
 _INVERSE_PENALTIES = (1.0, 10.0, 100.0, 1e3, 1e4)  # of the logistic regression on the features
-_CALIBRATION = 100.0  # inverse penalty of that on the leave-one-out predictions
+_CALIBRATION = 100.0  # inverse penalty of the logistic regression on leave-one-out predictions
 _NUMBERS = 2**24  # features in memory at once, in predictions
 
 
 class DistributionEstimator(Storable, VersionedPickle, BaseEstimator):
-    """Base class of the estimators: ridge regression on features of groups."""
+    """Base class of the regressor and the classifier: ridge regression on features of groups."""
 
     features_: DistributionFeatures
     ridge_: RidgeCV
@@ -107,7 +107,7 @@ class DistributionEstimator(Storable, VersionedPickle, BaseEstimator):
     def _select_lazily(
         self, lazy: LazyResult, y: Any, weights: Any, encode: Callable[[NDArray[Any], Array], Array]
     ) -> tuple[SelectedRidge, Targets, Array]:
-        """Select as :meth:`_select` does, in one pass over lazy groups; also targets and sizes."""
+        """Select bandwidth and ridge in one pass over lazy groups; also targets and sizes."""
         groups = lazy.samples.groups
         targets = labelled_targets(y, weights, None if groups is None else groups.names, encode)
         found, sizes = fit_lazily(
@@ -142,7 +142,7 @@ class DistributionEstimator(Storable, VersionedPickle, BaseEstimator):
         return stored_estimator(self), schema, VERSION
 
     def as_dict(self) -> dict[str, Any]:
-        """Settings, and for a fitted estimator what was chosen and learnt, for JSON."""
+        """Settings; for a fitted estimator also its choices, error and feature map, for JSON."""
         name = "classifier" if isinstance(self, ClassifierMixin) else "regressor"
         found: dict[str, Any] = {"kind": f"distribution {name}"} | self.get_params(deep=False)
         if hasattr(self, "ridge_"):
@@ -163,7 +163,7 @@ class DistributionEstimator(Storable, VersionedPickle, BaseEstimator):
         return replace(opened, values=values)
 
     def _predictions(self, opened: Embeddings, model: Any, method: str) -> Array:
-        """Results of a method of a model of the features, in blocks of groups."""
+        """Results of a method of a fitted model, for the features of groups in blocks."""
         step = max(_NUMBERS // len(self.features_.get_feature_names_out()), 1)
         with one_blas_thread():
             parts = [
@@ -176,7 +176,7 @@ class DistributionEstimator(Storable, VersionedPickle, BaseEstimator):
 
 
 def _as_columns(given: NDArray[Any], weights: Array) -> Array:
-    """Targets of a regression, of any weights, as numbers of shape (n_groups, 1)."""
+    """Convert the targets of a regression to numbers of shape (n_groups, 1)."""
     return given.astype(np.float64)[:, None]
 
 
@@ -199,30 +199,31 @@ def _group_weights(weights: Any, n_groups: int) -> Array:
 class DistributionRegressor(RegressorMixin, DistributionEstimator):
     """Regression on groups of samples: each group is one observation, known by its sketch.
 
-    Ridge regression on :class:`DistributionFeatures`, with the bandwidth and the ridge of the
-    smallest leave-one-out error, in closed form. Groups of unlike sizes are weighted by their
-    error variances, ``1 / (constant + per_sample / size)``, which are estimated from the
-    leave-one-out errors. Intervals of predictions follow from the same errors.
+    The estimator is a ridge regression on :class:`DistributionFeatures`. Its bandwidth and ridge
+    have the smallest leave-one-out error, in closed form. Groups of different sizes have weights
+    ``1 / (constant + per_sample / size)``, the inverse of their error variance, which is estimated
+    from the leave-one-out errors. Intervals of predictions follow from the same errors.
 
     Parameters
     ----------
     size
-        Number of landmarks, or of random frequencies, of the second layer. With no more groups
-        than landmarks, the kernel is exact; the time grows with the square of their number.
+        Number of landmarks, or of random frequencies, of the second layer, ``>= 1``. With at least
+        as many landmarks as groups, the kernel is exact. The time grows with the square of
+        ``size``.
     solver
         ``"svd"`` holds the sketches of all groups in memory, and their leave-one-out errors choose
-        bandwidth and ridge. ``"normal"``, for lazy sketches of groups of which each is in
-        consecutive rows, adds the normal equations of the ridge regression over the chunks, so
-        that the groups of one chunk are in memory for each thread. Its bandwidth is that of some
-        2,000 groups, from chunks that are read before, and its ridge that of their leave-one-out
-        errors in the fit to all groups. Other chunks give other digits. ``"auto"`` takes it for
-        lazy sketches where all features would take over 256 MiB, by the number of targets.
+        bandwidth and ridge. ``"normal"`` is for lazy sketches of groups whose rows are consecutive.
+        It adds the normal equations of the ridge regression over the chunks, so that each thread
+        holds the groups of one chunk. About 2,000 groups, from chunks that are read before, choose
+        the bandwidth. Their leave-one-out errors in the fit to all groups choose the ridge. The
+        last digits depend on the chunks. ``"auto"`` takes ``"normal"`` for lazy sketches if all
+        features would take over 256 MiB, by the number of targets.
     kernel, layer
         Kernel of the discrepancy and kind of the second layer, see :class:`DistributionFeatures`.
     bandwidths
-        Bandwidths to choose from, relative to the median discrepancy of the groups.
+        Bandwidths to choose from, above 0, relative to the median discrepancy of the groups.
     alphas
-        Ridges to choose from; the features of a group have at most length one.
+        Ridges to choose from, above 0; the features of a group have at most length one.
     shrink
         Whether to shrink the embeddings of small groups, see :class:`DistributionFeatures`.
     weight_sizes
@@ -240,10 +241,10 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
         Chosen relative bandwidth, and chosen ridge.
     leave_one_out_
         Prediction for each group by a fit to all others, shape (n_groups,); NaN for groups of
-        weight zero. With ``solver="normal"``, in the order of the labels of the targets, and NaN
-        for all groups but those that chose the bandwidth.
+        weight zero. With ``solver="normal"`` they are in the order of the labels of the targets,
+        and NaN for all groups except those that chose the bandwidth.
     error_variance_
-        Error variance of groups of any size, with ``constant`` and ``per_sample``.
+        Error variance ``constant + per_sample / size`` of a group, with both as attributes.
     n_features_in_, feature_names_in_
         Number and names of the features of the embeddings, as in scikit-learn.
 
@@ -273,7 +274,7 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
     >>> bool(np.allclose(model.predict(x, groups=day)[80:], model.predict(late)))
     True
 
-    For millions of groups, whose rows are together, in one pass and bounded memory:
+    Millions of groups with consecutive rows, in one pass and bounded memory:
 
     >>> import dask.array as da
     >>> from dask_sketch import sketch
@@ -295,7 +296,7 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
             Target of each group: a mapping from labels, a series of pandas with labels as its
             index, or an array in the order of the sorted labels.
         sample_weight
-            Non-negative weight of each group.
+            Weight of each group, ``>= 0``, shape (n_groups,).
 
         Returns
         -------
@@ -324,7 +325,7 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
     def _set_errors(
         self, found: SelectedRidge, targets: Array, sizes: Array | None
     ) -> DistributionRegressor:
-        """Set what intervals need; the sizes are those of the groups with a prediction."""
+        """Set the attributes that intervals need; the sizes are of the groups with a prediction."""
         self.leave_one_out_: Array = found.predictions[:, 0]
         self.error_variance_: ErrorVariance = found.error_variance
         kept = np.isfinite(self.leave_one_out_)
@@ -347,28 +348,28 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
         Returns
         -------
         target
-            Shape (n_groups,), in the order of the sorted labels.
+            Predicted targets, shape (n_groups,), in the order of the sorted labels.
 
         Raises
         ------
         MergeError
-            If the sketches are of another feature map than those of the fit.
+            If the sketches have another feature map than the sketches of the fit.
         """
         return self._predictions(self._opened(X, groups), self.ridge_, "predict").reshape(-1)
 
     def predict_interval(self, X: Any, groups: Any = None, *, level: float = 0.05) -> Array:
         """Predict an interval for the target of each group.
 
-        The interval of a group is as wide as the leave-one-out errors of groups of its size,
-        by split-conformal quantiles with these errors (the jackknife). It holds for groups drawn
-        like those of the fit, on average over them.
+        The width follows from the leave-one-out errors of groups of the same size, by
+        split-conformal quantiles with these errors (the jackknife). The level holds on average over
+        groups that are drawn from the same population as the groups of the fit.
 
         Parameters
         ----------
         X, groups
             Groups as for :meth:`predict`.
         level
-            Chance that a target lies outside of its interval, in (0, 1).
+            Probability that a target lies outside of its interval, in (0, 1).
 
         Returns
         -------
@@ -387,7 +388,7 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
         return np.stack([center - reach, center + reach], axis=1)
 
     def _reach(self, sizes: Array | None, level: float) -> Array | float:
-        """Half the width of the intervals of groups of some sizes."""
+        """Half of the width of the interval of groups of given sizes."""
         rank = math.ceil((1.0 - level) * (len(self._scores) + 1))
         if rank > len(self._scores):
             raise InputError(
@@ -399,35 +400,35 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
 
 
 def _codes(targets: Array) -> NDArray[np.intp]:
-    """Numbers of the classes of indicators, see :meth:`DistributionClassifier._encode`."""
+    """Codes of the classes from their indicators, see :meth:`DistributionClassifier._encode`."""
     return targets.argmax(axis=1) if targets.shape[1] > 1 else targets[:, 0].astype(np.intp)
 
 
 class DistributionClassifier(ClassifierMixin, DistributionEstimator):
     """Classification of groups of samples: each group is one observation, known by its sketch.
 
-    Ridge regression of the classes on :class:`DistributionFeatures`, with the bandwidth and the
-    ridge of the smallest leave-one-out error, in closed form. A logistic regression on the
-    leave-one-out predictions turns them into probabilities. Groups of unlike sizes are weighted
-    as in :class:`DistributionRegressor`.
+    The estimator is a ridge regression of the classes on :class:`DistributionFeatures`. Its
+    bandwidth and ridge have the smallest leave-one-out error, in closed form. A logistic regression
+    on the leave-one-out predictions turns predictions into probabilities. Groups of different sizes
+    are weighted as in :class:`DistributionRegressor`.
 
     Parameters
     ----------
     size
-        Number of landmarks, or of random frequencies, of the second layer.
+        Number of landmarks, or of random frequencies, of the second layer, ``>= 1``.
     loss
         ``"squared"``; or ``"logistic"`` for a logistic regression on the features of the chosen
-        bandwidth, with a penalty chosen by cross-validation, which takes much longer, and not with
-        ``solver="normal"``.
+        bandwidth, with a penalty chosen by cross-validation. It takes much longer, and is not
+        available with ``solver="normal"``.
     solver
         ``"svd"`` holds the sketches of all groups in memory; ``"normal"`` adds normal equations
         over the chunks of lazy groups; see :class:`DistributionRegressor`.
     kernel, layer
         Kernel of the discrepancy and kind of the second layer, see :class:`DistributionFeatures`.
     bandwidths
-        Bandwidths to choose from, relative to the median discrepancy of the groups.
+        Bandwidths to choose from, above 0, relative to the median discrepancy of the groups.
     alphas
-        Ridges to choose from; the features of a group have at most length one.
+        Ridges to choose from, above 0; the features of a group have at most length one.
     shrink
         Whether to shrink the embeddings of small groups, see :class:`DistributionFeatures`.
     weight_sizes
@@ -444,8 +445,8 @@ class DistributionClassifier(ClassifierMixin, DistributionEstimator):
     ridge_
         Fitted regression of the classes, of scikit-learn.
     logistic_
-        Fitted logistic regression, of scikit-learn: on predictions of the ridge regression, or on
-        the features with ``loss="logistic"``.
+        Fitted logistic regression, of scikit-learn: on predictions of the ridge regression; with
+        ``loss="logistic"``, on the features.
     bandwidth_, alpha_
         Chosen relative bandwidth, and chosen ridge.
     n_features_in_, feature_names_in_
@@ -507,7 +508,7 @@ class DistributionClassifier(ClassifierMixin, DistributionEstimator):
             Class of each group: a mapping from labels, a series of pandas with labels as its
             index, or an array in the order of the sorted labels.
         sample_weight
-            Non-negative weight of each group.
+            Weight of each group, ``>= 0``, shape (n_groups,).
 
         Returns
         -------
@@ -554,12 +555,12 @@ class DistributionClassifier(ClassifierMixin, DistributionEstimator):
         return self._set_logistic(search.best_estimator_)
 
     def _encode(self, given: NDArray[Any], weights: Array) -> Array:
-        """Indicators of the classes, of the second one alone if there are two; sets the classes."""
+        """Set the classes, and return their indicators: the second one alone if there are two."""
         check_classification_targets(given)
         self.classes_, codes = np.unique(given, return_inverse=True)
         if len(np.unique(codes[weights > 0])) < 2:
             raise InputError(
-                "y has 1 class: give groups of two classes or more of weight above 0.",
+                "y has 1 class: give groups of weight above 0 in two classes or more.",
                 parameter="y",
             )
         targets = np.eye(len(self.classes_))[codes]
@@ -574,7 +575,7 @@ class DistributionClassifier(ClassifierMixin, DistributionEstimator):
         missing = np.setdiff1d(codes[weights > 0], codes[kept])
         if len(np.unique(codes[kept])) < 2:
             raise InputError(
-                f"X: the {kept.sum():,} groups that choose the bandwidth are of one class. Give "
+                f"X: the {kept.sum():,} groups that choose the bandwidth are in one class. Give "
                 "solver='svd', or a larger size, for which more groups are read.",
                 parameter="X",
             )
@@ -605,9 +606,10 @@ class DistributionClassifier(ClassifierMixin, DistributionEstimator):
         Returns
         -------
         logits
-            Shape (n_groups, n_classes); for two classes, that of the second, shape (n_groups,).
+            Logits, shape (n_groups, n_classes); for two classes, the logit of the second class,
+            shape (n_groups,).
         """
-        return self._of_logistic(X, groups, "decision_function")
+        return self._logistic_results(X, groups, "decision_function")
 
     def predict_proba(self, X: Any, groups: Any = None) -> Array:
         """Compute the probability of each class.
@@ -620,9 +622,9 @@ class DistributionClassifier(ClassifierMixin, DistributionEstimator):
         Returns
         -------
         probability
-            Shape (n_groups, n_classes).
+            Probabilities, shape (n_groups, n_classes).
         """
-        return self._of_logistic(X, groups, "predict_proba")
+        return self._logistic_results(X, groups, "predict_proba")
 
     def predict(self, X: Any, groups: Any = None) -> NDArray[Any]:
         """Predict the class of each group.
@@ -639,17 +641,17 @@ class DistributionClassifier(ClassifierMixin, DistributionEstimator):
         Returns
         -------
         class
-            Shape (n_groups,), in the order of the sorted labels.
+            Predicted classes, shape (n_groups,), in the order of the sorted labels.
 
         Raises
         ------
         MergeError
-            If the sketches are of another feature map than those of the fit.
+            If the sketches have another feature map than the sketches of the fit.
         """
-        codes: Any = self._of_logistic(X, groups, "predict")
+        codes: Any = self._logistic_results(X, groups, "predict")
         return np.asarray(self.classes_[codes])
 
-    def _of_logistic(self, x: Any, groups: Any, method: str) -> Array:
+    def _logistic_results(self, x: Any, groups: Any, method: str) -> Array:
         opened = self._opened(x, groups)
         if self.loss == "logistic":
             return self._predictions(opened, self.logistic_, method)

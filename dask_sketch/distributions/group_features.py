@@ -70,8 +70,10 @@ class RandomLayer:
 
         Parameters
         ----------
-        n_inputs, n_frequencies
-            Numbers of features of a point, and of frequencies.
+        n_inputs
+            Number of features of a point.
+        n_frequencies
+            Number of frequencies.
         kernel
             Kernel that inner products of features approximate.
         bandwidth
@@ -102,7 +104,7 @@ class RandomLayer:
 
 @dataclass(frozen=True, eq=False)
 class LandmarkLayer:
-    """Features whose inner products are the kernel itself for landmarks (Nyström's method).
+    """Features whose inner products are the exact kernel at landmarks (Nyström's method).
 
     Attributes
     ----------
@@ -128,7 +130,7 @@ class LandmarkLayer:
         Parameters
         ----------
         landmarks
-            Points, shape (n_landmarks, n_inputs).
+            Landmarks, shape (n_landmarks, n_inputs).
         kernel
             Kernel of two points.
         bandwidth
@@ -156,18 +158,19 @@ class LandmarkLayer:
 class Shrinkage:
     """Empirical Bayes estimate of mean embeddings without the noise of finite groups.
 
-    The embedding of a group of ``n`` samples is that of its distribution plus noise, of the
+    The embedding of a group of ``n`` samples is the embedding of its distribution plus noise of
     variance ``within / n``. It is replaced by ``center + s (embedding - center)`` with
     ``s = between / (between + within / n)``, the linear estimate with the smallest squared error.
-    Features that differ little between groups, and small groups, are shrunk the most.
+    Small groups are shrunk the most, and features that differ little between groups.
 
     Attributes
     ----------
     center
-        Mean of the groups, shape (n_features,).
-    between, within
-        Variance of each feature between the distributions of groups, and of one sample within a
-        group, shape (n_features,).
+        Mean embedding of the groups, shape (n_features,).
+    between
+        Variance of each feature between the distributions of groups, shape (n_features,).
+    within
+        Variance of each feature of one sample within a group, shape (n_features,).
 
     References
     ----------
@@ -216,6 +219,11 @@ class Shrinkage:
             Mean embeddings, shape (n_groups, n_features).
         sizes
             Effective numbers of samples, shape (n_groups,).
+
+        Returns
+        -------
+        embeddings
+            Shrunk mean embeddings, shape (n_groups, n_features).
         """
         noise = self.within / sizes[:, None]
         kept = _divided(self.between, self.between + noise, 1.0)
@@ -230,30 +238,31 @@ def _divided(values: Array, by: Array, otherwise: float) -> Array:
 class DistributionFeatures(
     ClassNamePrefixFeaturesOutMixin, TransformerMixin, VersionedPickle, BaseEstimator
 ):
-    """Transform groups of samples to features, of which each group is one row.
+    """Transform groups of samples to features, one row for each group.
 
-    The first layer of features is in the sketches: their mean embeddings. The inner products of
-    the second layer approximate a kernel of the maximum mean discrepancy (MMD) of two groups, so
-    that linear methods on these features learn any smooth function of a distribution.
+    There are two layers of features. The first one is in the sketches: their mean embeddings. Inner
+    products of the second layer approximate a kernel of the maximum mean discrepancy (MMD) of two
+    groups, so that linear methods on these features learn any smooth function of a distribution.
 
     Parameters
     ----------
     size
-        Number of landmarks, or of random frequencies, of the second layer.
+        Number of landmarks, or of random frequencies, of the second layer, ``>= 1``.
     kernel
         ``"matern"``, the kernel ``(1 + t) exp(-t)`` with ``t = sqrt(3) MMD / bandwidth``;
         ``"rbf"``, ``exp(-MMD**2 / (2 bandwidth**2))``; or ``"linear"`` for the mean embeddings
         themselves, without a second layer.
     layer
-        ``"landmarks"``, features with the exact kernel to groups that are chosen at random, one
-        feature for each; or ``"random"``, random Fourier features, two for each frequency.
-        Landmarks are more accurate; random features depend on the groups by the bandwidth alone.
+        ``"landmarks"``: one feature for each of ``size`` random groups, from the exact kernel with
+        these; or ``"random"``: random Fourier features, two for each frequency. Landmarks are more
+        accurate. Random features depend on the groups only through the bandwidth.
     bandwidth
-        Bandwidth of the kernel, relative to the median discrepancy of the groups of the fit.
+        Bandwidth of the kernel, above 0, relative to the median discrepancy of the groups of the
+        fit.
     shrink
         Whether to shrink the embeddings toward their mean, each feature by its noise, so that
-        groups of unlike sizes can be compared. It needs sketches, whose sizes are known, and
-        samples of a group that are independent.
+        groups of different sizes can be compared. Shrinkage needs sketches, whose sizes are known,
+        and independent samples within each group.
     random_state
         Seed, or an instance of ``RandomState``; the same seed gives the same features.
 
@@ -266,7 +275,7 @@ class DistributionFeatures(
     feature_map_
         Feature map of the sketches; None if the fit was to an array.
     shrinkage_
-        Center and variances by which embeddings are shrunk, or None.
+        Center and variances of the shrinkage; None without shrinkage.
     n_features_in_
         Number of features of the first layer.
 
@@ -342,7 +351,7 @@ class DistributionFeatures(
         return self.fit_opened(embeddings_of(X))
 
     def fit_opened(self, opened: Embeddings) -> DistributionFeatures:
-        """Fit to embeddings that are open already, see :meth:`fit`."""
+        """Fit to the result of :func:`embeddings_of`, see :meth:`fit`."""
         size = require_integer("size", self.size, 1)
         relative = require_number("bandwidth", self.bandwidth, 0.0, math.inf, strict=True)
         if self.kernel not in KERNELS:
@@ -391,19 +400,19 @@ class DistributionFeatures(
         Returns
         -------
         features
-            Shape (n_groups, n_features_out), in the order of the sorted labels; mean embeddings
-            with the linear kernel.
+            Features, shape (n_groups, n_features_out), in the order of the sorted labels; with the
+            linear kernel, mean embeddings.
 
         Raises
         ------
         MergeError
-            If the sketches are of another feature map than those of the fit.
+            If the sketches have another feature map than the sketches of the fit.
         """
         check_is_fitted(self)
         return self.transformed(embeddings_of(X, groups, self.feature_map_))
 
     def transformed(self, opened: Embeddings) -> Array:
-        """Compute the features of embeddings that are open already."""
+        """Compute the features for a result of :func:`embeddings_of`, see :meth:`transform`."""
         values: Array = validate_data(self, opened.values, dtype=np.float64, reset=False)
         with one_blas_thread():
             values = self._shrunk(values, opened.sizes)
@@ -414,8 +423,8 @@ class DistributionFeatures(
             return values
         if sizes is None:
             raise InputError(
-                "X is an array without the sizes of the groups, by which shrink=True shrinks them: "
-                "give a SketchGroup or its mean_embedding(), as in the fit.",
+                "X is an array without the sizes of the groups, which shrink=True needs: give a "
+                "SketchGroup or its mean_embedding(), as in the fit.",
                 parameter="X",
             )
         return self.shrinkage_.apply(values, sizes)

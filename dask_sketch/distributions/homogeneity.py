@@ -16,8 +16,9 @@ from dask_sketch.distributions.band_statistics import weighted_bases
 from dask_sketch.distributions.effect import Effect
 from dask_sketch.distributions.permutations import (
     adjusted_p_values,
+    checked_number,
+    checked_smallest,
     combined_p_value,
-    default_number,
     p_values,
     require_memory,
 )
@@ -25,6 +26,7 @@ from dask_sketch.distributions.units import Units, strata_codes, unit_labels, un
 from dask_sketch.errors import InputError
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.validation.arrays import require_integer, require_number
+from dask_sketch.validation.tables import feature_labels
 from dask_sketch.validation.threads import one_blas_thread
 from dask_sketch.validation.warn import warn_user
 
@@ -33,8 +35,7 @@ Codes = NDArray[np.intp]
 _HEADER = ("group", "units", "discrepancy from all")
 _SHOWN, _NAMED = 20, 3
 _MAX_RATIO = 4.0  # of the median sizes of the units of two groups
-_TINY = 1e-12  # eigenvalues relative to the largest one that are rounding
-_STATISTICS_BYTES = 2048  # of a permutation: those of all statistics
+_STATISTICS_BYTES = 2048  # of all statistics of a permutation
 
 
 @dataclass(frozen=True, repr=False)
@@ -46,14 +47,14 @@ class HomogeneityTest:
     p_value
         Probability of differences at least as large if all groups have one distribution.
     smallest_p_value
-        Smallest p-value that so few units and permutations can have.
+        Smallest p-value that is possible with these numbers of units and permutations.
     discrepancy
         Root of the mean squared discrepancy of the groups from all rows together, from 0 to 2.
     squared
-        Unbiased estimate of its square, which may be negative.
+        Unbiased estimate of the mean squared discrepancy, which may be negative.
     interval
         Confidence interval of the root of the mean squared discrepancy of these groups, at the
-        level. From 0 to 2 if less than two units are left when the groups have one each.
+        level; from 0 to 2 if there are fewer than two units more than groups.
     level
         Level of the test.
     dim
@@ -61,17 +62,19 @@ class HomogeneityTest:
     labels
         Labels of the groups, those farthest from all rows first.
     n_units
-        Numbers of their units.
+        Number of units of each group, in the order of ``labels``.
     discrepancies
-        Discrepancy of each group from all rows together, without its noise.
+        Discrepancy of each group from all rows together, without its noise, in the order of
+        ``labels``.
     features
         Names of the features, the most significant first.
     feature_p_values
-        P-values of their differences, adjusted for the number of features.
+        P-values of the differences in each feature, in the order of ``features``, adjusted for the
+        number of features.
     n_strata
         Number of strata within which units were permuted.
     n_permutations
-        Number of assignments of units to groups, the observed one included.
+        Number of assignments of units to groups, including the observed one.
     """
 
     p_value: float
@@ -148,15 +151,15 @@ def compare_all(
 ) -> HomogeneityTest:
     """Test whether all of many groups of units are of one distribution.
 
-    One test of all groups together, as the analysis of variance is one of all means: whole units
-    are permuted over the groups. It finds small differences of many groups, each of which alone is
-    too small for :func:`compare_each`, which finds those groups that differ.
+    This is one test of all groups together, as the analysis of variance is one test of all means.
+    Whole units are permuted over the groups. The test finds small differences of many groups, each
+    of which alone would be too small for :func:`compare_each`, which finds the groups that differ.
 
-    The statistics are the sums of the squared distances of the groups from all rows together, with
-    the weights of the groups, in the bands and whitenings of :func:`compare`; for two groups they
-    are those of :func:`compare`. They are divided by the noise that units of their sizes have: the
-    level nearly holds where units of some groups have up to four times as many rows as those of
-    others, and a warning tells of larger ratios.
+    The statistics are weighted sums of the squared distances of the groups from all rows together,
+    in the bands and whitenings of :func:`compare`. For two groups they are the statistics of
+    :func:`compare`. They are divided by the noise of units of the same sizes. So the level nearly
+    holds where units of some groups have up to four times as many rows as units of others. A
+    warning reports larger ratios.
 
     Parameters
     ----------
@@ -169,7 +172,7 @@ def compare_all(
         Stratum of each unit, such as its weekday, shape (n_units,): units are permuted within
         strata only. By default there is one stratum.
     level
-        Chance to find a difference where there is none, in (0, 1).
+        Probability of finding a difference where there is none, in (0, 1).
     n_permutations
         Number of random permutations, ``>= 1``. The default is 999, or more if the level is so
         small that its p-values need more.
@@ -208,21 +211,19 @@ def compare_all(
     False
     """
     level = require_number("level", level, 0.0, 1.0, strict=True)
-    if n_permutations is None:
-        n_permutations = default_number(level)
-    n_permutations = require_integer("n_permutations", n_permutations, 1)
+    n_permutations = checked_number(n_permutations, level)
     seed = require_integer("seed", seed, 0)
     labels, codes = unit_labels("by", by, units)
     kept = (codes >= 0) & (units.total_weight > 0)
     used, codes = np.unique(codes[kept], return_inverse=True)
     if len(used) < 2:
         raise InputError(
-            f"by has {len(used)} labels of units with samples: give those of two or more groups.",
+            f"by has {len(used)} labels of units with samples: give labels of two or more groups.",
             parameter="by",
         )
     blocks = None if strata is None else strata_codes(strata, len(units))[kept]
     with one_blas_thread():
-        stacked = _of_one_scale(units_of_one(units.select(kept), blocks), codes)
+        stacked = units_of_one(units.select(kept), blocks).with_weights_of_one_scale(codes)
         smallest = _smallest_p_value(codes, stacked.strata, n_permutations, level, units.dim)
         require_memory("n_permutations", n_permutations, 8 * len(codes) + _STATISTICS_BYTES)
         _warn_of_sizes(stacked, codes, units.dim)
@@ -253,38 +254,25 @@ def compare_all(
     )
 
 
-def _of_one_scale(units: Units, codes: Codes) -> Units:
-    """The same units, whose mass for a row has the median one in each group."""
-    masses = units.masses.copy()
-    for code in range(int(codes.max()) + 1):
-        mine = codes == code
-        masses[mine] /= np.median(masses[mine] / units.sizes[mine])
-    return Units(**(vars(units) | {"masses": masses}))
-
-
 def _smallest_p_value(
     codes: Codes, strata: Codes, n_permutations: int, level: float, dim: str
 ) -> float:
     """Smallest p-value of the permutations; raise if it exceeds the level."""
     counts = np.zeros((int(codes.max()) + 1, int(strata.max()) + 1), dtype=np.intp)
     np.add.at(counts, (codes, strata), 1)
-    # no statistic changes where all units of two groups are exchanged, if that is a permutation
+    # no statistic changes if all units of two groups are exchanged, where that is a permutation
     alike = Counter(tuple(row) for row in counts.tolist())
     logs = sum(math.lgamma(n + 1) for n in alike.values())
     logs += sum(math.lgamma(n + 1) for n in counts.ravel().tolist())
     logs -= sum(math.lgamma(n + 1) for n in counts.sum(axis=0).tolist())
     of_units = min(math.exp(logs), 1.0)
-    smallest = max(of_units, 1.0 / (n_permutations + 1))
-    if smallest > level:
-        remedy = "Give more units in each group, a larger level, or fewer strata."
-        if of_units <= level:
-            remedy = f"Take n_permutations={math.ceil(1.0 / level)} or more."
-        raise InputError(
-            f"level={level:g} with {len(codes):,} units ({dim}) in {len(counts):,} groups: no "
-            f"p-value is under {smallest:.2g} with them. {remedy}",
-            parameter="level",
-        )
-    return smallest
+    return checked_smallest(
+        of_units,
+        n_permutations,
+        level,
+        f"{len(codes):,} units ({dim}) in {len(counts):,} groups",
+        "Give more units in each group, a larger level, or fewer strata.",
+    )
 
 
 def _warn_of_sizes(units: Units, codes: Codes, dim: str) -> None:
@@ -292,16 +280,19 @@ def _warn_of_sizes(units: Units, codes: Codes, dim: str) -> None:
     medians = [float(np.median(units.sizes[codes == k])) for k in range(int(codes.max()) + 1)]
     if max(medians) > _MAX_RATIO * min(medians):
         warn_user(
-            f"units ({dim}) of one group have {min(medians):,.4g} rows, those of another "
+            f"units ({dim}) of one group have {min(medians):,.4g} rows, units of another "
             f"{max(medians):,.4g} (medians of effective numbers): at ratios of 8 and 32 to 1, "
-            "alike groups were found different at a level of 5 % in up to 9 and 10 % of 400 "
-            "draws. Divide the large units, merge small ones with merge_by(), or test groups of "
-            "like units."
+            "groups of one distribution were found different at a level of 5 % in up to 9 and "
+            "10 % of 400 draws. Divide the large units, merge small ones with merge_by(), or test "
+            "groups of units of similar sizes."
         )
 
 
 def _assignments(codes: Codes, strata: Codes, n_permutations: int, seed: int) -> Codes:
-    """Group of each unit, then in random permutations within strata; (n_assignments, n_units)."""
+    """Group of each unit, as observed and in random permutations, (n_assignments, n_units).
+
+    Units are permuted within their strata.
+    """
     rng = np.random.default_rng(seed)
     out = np.repeat(codes[None], n_permutations + 1, axis=0)
     for code in range(int(strata.max()) + 1):
@@ -325,7 +316,7 @@ class _Between:
     classes
         Code of the class of size of each unit, shape (n_units,).
     noise
-        Mean coefficient of the noise of the units of each class in a sum of squares, shape
+        Mean coefficient in a sum of squares of the noise of the units of each class, shape
         (n_assignments, n_classes).
     """
 
@@ -337,7 +328,7 @@ class _Between:
 
     @classmethod
     def of(cls, assigned: Codes, units: Units) -> _Between:
-        """Sums of squares of the assignments of units to groups."""
+        """Prepare the sums of squares of assignments of units to groups."""
         masses, classes = units.masses, units.size_classes()
         n_groups = int(assigned[0].max()) + 1
         totals = np.array([np.bincount(row, masses, n_groups) for row in assigned])
@@ -348,7 +339,7 @@ class _Between:
         )
 
     def statistics(self, basis: Array, weights: Array) -> Array:
-        """Weighted sums of squares, divided by their expectation if all groups are alike.
+        """Weighted sums of squares, divided by their expectation for groups of one distribution.
 
         Parameters
         ----------
@@ -360,7 +351,7 @@ class _Between:
         Returns
         -------
         statistics
-            Shape (n_assignments, n_statistics).
+            Statistics, shape (n_assignments, n_statistics).
         """
         scaled = self.masses[:, None] * basis
         center = scaled.sum(axis=0) / self.masses.sum()
@@ -378,7 +369,7 @@ class _Between:
 
 
 def _features(units: Units, between: _Between) -> tuple[tuple[str, ...], tuple[float, ...]]:
-    """Features in the order of the adjusted p-values of their moments, and these."""
+    """Names of the features and adjusted p-values of their moments, in the order of the latter."""
     pooled, _ = units.moments()
     squares = units.variances + (units.means - pooled) ** 2
     p = np.empty((len(pooled), len(between.assigned)))
@@ -388,16 +379,16 @@ def _features(units: Units, between: _Between) -> tuple[tuple[str, ...], tuple[f
         weights = np.where(deviations > 0.0, 1.0 / np.where(deviations > 0.0, deviations, 1.0), 0.0)
         p[feature] = p_values(between.statistics(values, weights[:, None] ** 2).T)[0]
     adjusted = adjusted_p_values(p)
-    names = units.feature_map.feature_names or [f"feature {k}" for k in range(len(pooled))]
+    names = feature_labels(len(pooled), units.feature_map.feature_names)
     order = np.lexsort((p[:, 0], adjusted))
     return tuple(names[k] for k in order), tuple(float(adjusted[k]) for k in order)
 
 
 def _discrepancies(units: Units, codes: Codes) -> tuple[Effect, Array]:
-    """Mean squared discrepancy of the groups from all units, and that of each, without noise.
+    """Squared discrepancies from all units without noise: their mean, and of each group.
 
-    The noise of a unit is from its distance to the mean of its group (HC2 of MacKinnon and White
-    1985), or from those of units of about its size, if it is alone.
+    The noise of a unit is estimated from its distance to the mean of its group (HC2 of MacKinnon
+    and White 1985). A unit that is alone in its group has the noise of units of about its size.
     """
     vectors, masses, classes = units.centred(units.vectors), units.masses, units.size_classes()
     members = np.eye(int(codes.max()) + 1)[codes]
@@ -416,7 +407,7 @@ def _discrepancies(units: Units, codes: Codes) -> tuple[Effect, Array]:
         noise[alone] = alike[classes[alone]]
     own = (share**2 * noise) @ members  # of the means of the groups
     part = totals / whole
-    # the mean of all contains that of the group
+    # the mean of all units contains the mean of the group
     together = float(part**2 @ own)
     far = np.sum(apart**2, axis=1) - ((1.0 - 2.0 * part) * own + together)
     scaled = (masses / whole / np.sqrt(np.where(alone, 1.0, free)))[:, None] * residuals
@@ -426,9 +417,9 @@ def _discrepancies(units: Units, codes: Codes) -> tuple[Effect, Array]:
 def _mean_effect(apart: Array, part: Array, own: Array, noise: Array, free: Array) -> Effect:
     """Mean squared discrepancy of groups from all units, with its variance.
 
-    It is a quadratic form of the units. With the noise ``a = part**2 own`` of the groups, its
-    matrix has the moments of ``diag(a / part) - sqrt(a) sqrt(a)'``, and noise has one shape in all
-    units.
+    The estimate is a quadratic form of the noise of the groups, which has variances ``a = part**2
+    own`` and one covariance up to these factors. The matrix of the form has the moments of
+    ``diag(a / part) - sqrt(a) sqrt(a)'``.
 
     Parameters
     ----------

@@ -11,14 +11,15 @@ import dask.array as da
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_sketch.diagnostics.mmd import feature_weights, halves
+from dask_sketch.diagnostics.mmd import feature_scales, halves
 from dask_sketch.display.html import card
 from dask_sketch.display.text import describe, fields_text
-from dask_sketch.distributions.bands import bands
+from dask_sketch.distributions.band_statistics import MAX_BAND, RIDGES, bands
 from dask_sketch.distributions.effect import Effect
 from dask_sketch.distributions.permutations import (
+    checked_number,
+    checked_smallest,
     combined_p_value,
-    default_number,
     require_memory,
 )
 from dask_sketch.distributions.units import strata_codes
@@ -33,11 +34,10 @@ from dask_sketch.validation.threads import one_blas_thread
 from dask_sketch.validation.warn import warn_user
 
 Array = NDArray[np.float64]
-_BYTES = 2048  # of a draw: those of all statistics
-_RIDGES = (0.1, 0.01)  # of the whitened statistics, relative to the largest eigenvalue
-_MAX_BAND = 128  # frequencies of a band whose covariance is computed
-# Covariances inside of units are warned of with this skewness, or this ratio of it to the root of
-# their number, if less than this fraction of the units lies on one side of zero.
+_BYTES = 2048  # of all statistics of a draw
+# There is a warning of covariances within units if their skewness is above the first number and
+# above the second times the root of the number of units, and if less than the third, a fraction of
+# the units, lies on one side of zero.
 _SKEWED, _SKEWED_OF_MANY, _FEW_UNITS = 1.5, 0.3, 0.25
 _MANY_UNITS = 1000
 _TINY = 1e-300  # smallest eigenvalue to divide by
@@ -54,12 +54,12 @@ class IndependenceTest:
     p_value
         Probability of a dependence at least as large if the columns are independent.
     smallest_p_value
-        Smallest p-value that so few units can have.
+        Smallest p-value that is possible with these numbers of units and permutations.
     dependence
-        Maximum mean discrepancy, from 0 to 2, of the rows from rows whose two sets of columns are
-        independent: the root of the Hilbert-Schmidt independence criterion.
+        Root of the Hilbert-Schmidt independence criterion, from 0 to 2: the maximum mean
+        discrepancy between the rows and rows with two independent sets of columns.
     squared
-        Unbiased estimate of its square, which may be negative.
+        Unbiased estimate of the squared dependence, which may be negative.
     interval
         Confidence interval of the dependence.
     level
@@ -69,7 +69,7 @@ class IndependenceTest:
     n_units
         Number of units.
     n_permutations
-        Number of permutations and signs of the units, the observed ones included.
+        Number of permutations and signs of the units, including the observed ones.
     """
 
     p_value: float
@@ -113,7 +113,7 @@ class IndependenceTest:
 
 
 def split_columns(x: Any, columns: Any, feature_map: FeatureMap) -> tuple[Any, Any]:
-    """Rows in which the other columns, or the given ones, are constant.
+    """Make two copies of rows, each with one set of columns replaced by constants.
 
     Parameters
     ----------
@@ -121,20 +121,32 @@ def split_columns(x: Any, columns: Any, feature_map: FeatureMap) -> tuple[Any, A
         Rows: NumPy or Dask array, shape (n_samples, n_features), or the result of
         :func:`~dask_sketch.open_samples`, weights and labels included.
     columns
-        Numbers or names of the columns of the first set; the others are the second.
+        Numbers or names of the columns of the first set. The other columns are the second set.
     feature_map
-        Feature map. Columns are replaced by its center.
+        Feature map of the sketches. Columns are replaced by its center.
 
     Returns
     -------
     first, second
-        Rows of the type and shape of ``x``, in the precision of float64.
+        Rows with the columns of the first set, and with the columns of the second set, of the type
+        and shape of ``x`` in float64. The other columns are constant.
 
     Raises
     ------
     InputError
         If there are no such columns, or no others, the feature map divides rows by their length, or
         opened samples are a bag.
+
+    Examples
+    --------
+    >>> feature_map = FeatureMap(2, 10, scale=1.0)
+    >>> first, second = split_columns(np.array([[1.0, 2.0], [3.0, 4.0]]), [0], feature_map)
+    >>> first
+    array([[1., 0.],
+           [3., 0.]])
+    >>> second
+    array([[0., 2.],
+           [0., 4.]])
     """
     names, d = feature_map.feature_names or (), feature_map.n_features
     chosen = np.zeros(d, dtype=bool)
@@ -162,7 +174,7 @@ def split_columns(x: Any, columns: Any, feature_map: FeatureMap) -> tuple[Any, A
 
 
 def _replaced(samples: Samples, kept: Array, center: Array) -> Samples:
-    """Samples in whose rows the columns are the center where ``kept`` is 0."""
+    """Replace the columns of samples by the center where ``kept`` is 0."""
     blocks = samples.blocks
     if not isinstance(blocks, da.Array):
         raise InputError(
@@ -211,25 +223,26 @@ def compare_columns(
     frequency by frequency: this is the Hilbert-Schmidt independence criterion of the kernel of the
     feature map. All three are sketched in one pass over the data, as in the example.
 
-    The difference has two parts: the covariance of the columns inside of the units, and that of the
-    units' means. Both have mean zero if the columns are independent, however much the rows of one
-    unit depend on each other. Their null distribution is that of random signs of the units for the
-    first part, and of permuted units of one set of columns for the second. So the level holds if
-    units could have come in any order, and if their covariances inside are symmetric about zero, as
-    those of many rows nearly are.
+    The difference has two parts: the covariance of the columns within the units, and the covariance
+    of the means of the units. Both have mean zero if the columns are independent, however much the
+    rows of one unit depend on each other. The null distribution of the first part has random signs
+    of the units, and of the second part permuted units of one set of columns. So the level holds if
+    units could have come in any order, and if their inner covariances are symmetric about zero, as
+    covariances of many rows nearly are.
 
     Parameters
     ----------
     both, first, second
-        Sketches of the units: of the rows, and of the rows in which the columns of the other set
-        are constant, by :func:`split_columns`. One feature map, the same units.
+        Sketches of the same units with one feature map: of the rows, and of the two results of
+        :func:`split_columns`, in which the columns of the other set are constant.
     strata
         Stratum of each unit, such as its weekday: array-like of any labels, shape (n_units,).
-        Units are compared with the mean of their stratum and permuted within it, so that columns
-        which both depend on the weekday are not dependent by that. By default all are in one. With
-        4 strata of 5 units, 6.7 % of 600 draws without dependence were found at 5 %.
+        Units are compared with the mean of their stratum and permuted within it, so that a
+        dependence of both sets of columns on the weekday does not count. By default all units are
+        in one stratum. With 4 strata of 5 units, a dependence was found in 6.7 % of 600 draws
+        without any, at a level of 5 %.
     level
-        Chance to find a dependence where there is none, in (0, 1).
+        Probability of finding a dependence where there is none, in (0, 1).
     n_permutations
         Number of random permutations and signs, ``>= 1``. The default is 999, or more if the level
         is so small that its p-values need more.
@@ -244,8 +257,8 @@ def compare_columns(
     Raises
     ------
     InputError
-        If an argument is out of range, the sketches are not those of one set of units, or the units
-        are too few for the level.
+        If an argument is out of range, the three groups have different units, or the units are too
+        few for the level.
     MergeError
         If the feature maps differ.
 
@@ -271,13 +284,15 @@ def compare_columns(
     True
     """
     level = require_number("level", level, 0.0, 1.0, strict=True)
-    if n_permutations is None:
-        n_permutations = default_number(level)
-    n_permutations = require_integer("n_permutations", n_permutations, 1)
+    n_permutations = checked_number(n_permutations, level)
     seed = require_integer("seed", seed, 0)
     (both, first, second), codes = _same_units(both, first, second, strata=strata)
     n, m = len(both), both.feature_map.n_frequencies
-    smallest = _smallest_p_value(n, n_permutations, level, both.dim)
+    of_units = 0.5 ** (n - 1)  # a statistic does not change where all signs change
+    remedy = "Give more units, or a larger level."
+    smallest = checked_smallest(
+        of_units, n_permutations, level, f"{n:,} units ({both.dim})", remedy
+    )
     require_memory("n_permutations", n_permutations, 8 * n + 32 * m + _BYTES)
     with one_blas_thread():
         share = both.total_weight / both.total_weight.sum()
@@ -288,7 +303,7 @@ def compare_columns(
         found: list[Array] = []
         for band in bands(both.feature_map, variance):
             found.append(np.asarray(np.einsum("ij,ij->i", draws[:, band], draws[:, band])))
-            if len(band) <= 2 * _MAX_BAND:
+            if len(band) <= 2 * MAX_BAND:
                 found += _whitened(draws[:, band], parts.covariance(band[: len(band) // 2]))
         p_value = combined_p_value(np.array(found))
         effect = _effect(halves(parts.within + parts.first * parts.second))
@@ -305,28 +320,12 @@ def compare_columns(
     )
 
 
-def _smallest_p_value(n: int, n_permutations: int, level: float, dim: str) -> float:
-    """Smallest p-value of so many units and permutations; raise if it exceeds the level."""
-    of_units = 0.5 ** (n - 1)  # a statistic does not change where all signs change
-    smallest = max(of_units, 1.0 / (n_permutations + 1))
-    if smallest > level:
-        remedy = "Give more units, or a larger level."
-        if of_units <= level:
-            remedy = f"Take n_permutations={math.ceil(1.0 / level)} or more."
-        raise InputError(
-            f"level={level:g} with {n:,} units ({dim}): no p-value is under {smallest:.2g} with "
-            f"them. {remedy}",
-            parameter="level",
-        )
-    return smallest
-
-
 def _warn_of_skewness(parts: _Parts, dim: str) -> None:
-    """Warn of covariances inside of the units that are not symmetric about zero.
+    """Warn of covariances within units that are not symmetric about zero.
 
-    The random signs suppose that they are. They are not where a unit rarely has a row with rare
-    values in both sets: of 20 units of 50 rows, in which two binary columns are one in 5 %, 9 % had
-    a p-value of at most 5 %, and 8 % one of at most 1 %.
+    Random signs assume this symmetry. It fails if rare values of both sets seldom meet in a row of
+    a unit: tests of 20 units of 50 rows, with two binary columns that are one in 5 % of the rows,
+    had a p-value of at most 5 % in 9 % of the draws, and of at most 1 % in 8 %.
     """
     within, between = halves(parts.within), parts.first * parts.second
     if len(within) > _MANY_UNITS:  # whose sum is nearly normal
@@ -341,13 +340,13 @@ def _warn_of_skewness(parts: _Parts, dim: str) -> None:
     if skewness > most and min(side, 1.0 - side) < _FEW_UNITS:
         warn_user(
             f"the covariances inside of the {n:,} units ({dim}) have skewness {skewness:.2g}, as "
-            "those of rare values or of few rows have: p-values may be too small, above all "
-            "those under 1 %. Take units of more rows."
+            "with rare values or few rows: p-values may be too small, above all p-values under "
+            "1 %. Take units of more rows."
         )
 
 
 def _same_units(*groups: SketchGroup, strata: Any) -> tuple[list[SketchGroup], NDArray[np.intp]]:
-    """Units with samples, in which either set of columns is constant, and codes of their strata."""
+    """Validate the three groups, and select units with samples; also codes of their strata."""
     for name, group in zip(_NAMES, groups, strict=True):
         if not isinstance(group, SketchGroup):
             raise InputError(
@@ -375,8 +374,8 @@ def _same_units(*groups: SketchGroup, strata: Any) -> tuple[list[SketchGroup], N
     if (varies[0] & varies[1]).any():
         feature = int(np.argmax(varies[0] & varies[1]))
         raise InputError(
-            f"second has feature {feature} that varies, as it does in first: replace the columns "
-            "of one set in each, by split_columns().",
+            f"second has feature {feature} that varies, as it does in first: give sketches of both "
+            "results of split_columns().",
             parameter="second",
         )
     return kept, np.asarray(np.unique(codes, return_inverse=True)[1], dtype=np.intp)
@@ -389,11 +388,11 @@ class _Parts:
     Attributes
     ----------
     within
-        Covariance of the features inside of each unit, times its share of the rows; complex, shape
-        (n_units, n_frequencies).
+        Covariance of the features within each unit, times the share of the unit in the rows;
+        complex, shape (n_units, n_frequencies).
     first, second
-        Means of the features of each unit minus those of its stratum, the first ones times the
-        share; complex, of the same shape.
+        Means of the features of each unit minus the mean of its stratum, for both sets of columns;
+        ``first`` is multiplied by the share. Complex, of the same shape.
     strata
         Code of the stratum of each unit, shape (n_units,).
     """
@@ -408,7 +407,7 @@ class _Parts:
         return [np.flatnonzero(self.strata == code) for code in range(self.strata.max() + 1)]
 
     def draws(self, n_permutations: int, seed: int) -> Array:
-        """Difference, then those of random signs and permutations, (n_draws, 2 n_frequencies)."""
+        """Differences, observed and for random signs and permutations, (n_draws, 2 m)."""
         rng, n = np.random.default_rng(seed), len(self.within)
         out = np.empty((n_permutations + 1, 2 * self.within.shape[1]))
         signs: Array = np.ones(n)
@@ -428,7 +427,7 @@ class _Parts:
         plain, pseudo = np.zeros((2, len(band), len(band)), dtype=np.complex128)
         for units in self.members():
             a, b = (side[units][:, band] for side in (self.first, self.second))
-            # products of every two units: of each with its conjugate, and with itself
+            # sums over every two units of products with conjugates, and of plain products
             plain += (a.T @ a.conj()) * (b.T @ b.conj()) / len(a)
             pseudo += (a.T @ a) * (b.T @ b) / len(a)
         below = 0.5 * (plain + pseudo).imag
@@ -446,11 +445,10 @@ def _parts(
     strata: NDArray[np.intp],
 ) -> _Parts:
     feature_map = both.feature_map
-    # the constant columns of either sketch are at the center
+    # the constant columns are at the center, so that the product has its phase as a factor
     phase = np.exp(1j * (feature_map.center @ feature_map.frequencies))
     a, b = first.characteristic() * phase, second.characteristic()
-    scale = feature_weights(feature_map) / math.sqrt(feature_map.n_frequencies)
-    scale = share[:, None] * scale
+    scale = share[:, None] * feature_scales(feature_map)
     within = scale * (both.characteristic() - a * b)
     # means of the strata, in the weights of the units
     members = np.eye(int(strata.max()) + 1)[strata]
@@ -459,11 +457,11 @@ def _parts(
 
 
 def _whitened(draws: Array, covariance: Array) -> list[Array]:
-    """Statistic of each ridge, whitened by a covariance that no draw changes; each (n_draws,)."""
+    """Statistics whitened by a covariance that is the same for all draws, (n_draws,) each ridge."""
     found, basis = np.linalg.eigh(covariance)
     values = np.maximum(found, 0.0)
     squares = (draws @ basis) ** 2
-    return [squares @ (1.0 / (values + ridge * values[-1] + _TINY)) for ridge in _RIDGES]
+    return [squares @ (1.0 / (values + ridge * values[-1] + _TINY)) for ridge in RIDGES]
 
 
 def _effect(parts: Array) -> Effect:

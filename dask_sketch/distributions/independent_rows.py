@@ -1,4 +1,4 @@
-"""Test whether two sketches are of one distribution, where rows are independent."""
+"""Test whether two sketches are of one distribution, for independent rows."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_sketch.diagnostics.mmd import feature_weights, halves
-from dask_sketch.distributions.bands import bands
+from dask_sketch.diagnostics.mmd import feature_scales, halves
+from dask_sketch.distributions.band_statistics import MAX_BAND, ROW_RIDGES, bands
+from dask_sketch.distributions.effect import Effect
 from dask_sketch.distributions.permutations import (
     adjusted_p_values,
+    checked_number,
     combined_p_value,
     contrasts,
-    default_number,
     p_values,
     permutations_of,
     require_memory,
+    require_small_p_values,
 )
 from dask_sketch.distributions.rare_values import warn_of_rare_values, with_rare_rows
 from dask_sketch.distributions.result import FeatureDifference, TwoSampleTest
@@ -40,18 +42,18 @@ from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.missing import refuse_missing
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer, require_number
+from dask_sketch.validation.tables import feature_labels
 from dask_sketch.validation.threads import one_blas_thread
 from dask_sketch.validation.warn import warn_user
 
 Array = NDArray[np.float64]
-_RIDGES = (0.1, 0.01, 0.001)  # of the whitened statistics, relative to the largest eigenvalue
-_MAX_BAND = 128  # frequencies of a band that is whitened
-_MANY = 100.0  # draws of a row, the number of which is nearly normal
-_MIN_EFFECTIVE = 150  # random rows with weights that determine the noise
+
+_MANY = 100.0  # expected draws of a row from which their number is nearly normal
+_MIN_EFFECTIVE = 150  # effective number of weighted random rows from which the noise is trusted
 _EQUAL = 1e-6  # relative difference of counts that is rounding
 _COPIES = 4  # of the coefficients and of the simulated features of a draw
-_FEW_ROWS = 20  # effective rows from which the variance along a direction is known
-_UNSEEN_ROWS = 4.0  # rows whose variance a direction has at least that fewer rows tell of
+_FEW_ROWS = 20  # effective number of rows from which a variance along a direction is trusted
+_UNSEEN_ROWS = 4.0  # rows whose variance is the least one along a direction with fewer rows
 _ROUNDING = 1e-13  # variance along a direction, relative to that of a row, that is rounding
 
 
@@ -66,16 +68,16 @@ def compare_rows(
 ) -> TwoSampleTest:
     """Test whether two sketches are of one distribution, if their rows are independent.
 
-    Neighbouring rows of recordings, sensors or days are not independent, and would be found
-    different nearly always: sketch such data in groups, and use
+    Neighbouring rows of recordings, sensors or days are not independent: a difference would nearly
+    always be found. Sketch such data in groups, and use
     :func:`~dask_sketch.distributions.compare`.
 
-    If the sketches carry all their rows, from 20 up to 4,000 each, these are permuted between them,
-    and the level is exact. Otherwise, and if the rows have weights, the noise of the difference is
-    simulated from the random rows that they carry, 200 or more each: as many of one half of them
-    are drawn as each side has, while the other half whitens the differences. Then the level is
-    nearly exact, unless few rows carry most of the noise, of which a warning tells. Weights may
-    depend on the values of the rows, as those of importance sampling do.
+    If both sketches carry all of their rows, from 20 to 4,000 without weights, these rows are
+    permuted between the sketches, and the level is exact. Otherwise each sketch needs 200 random
+    rows or more. The noise of the difference is then simulated: rows are drawn for each side from
+    one half of the random rows, as many as the side has, and the other half whitens the
+    differences. The level is nearly exact, unless few rows carry most of the noise. Then there is
+    a warning. Weights may depend on the values of the rows, as in importance sampling.
 
     Parameters
     ----------
@@ -84,7 +86,7 @@ def compare_rows(
     tolerance
         Largest discrepancy that does not matter, from 0 to 2.
     level
-        Chance to find a difference where there is none, in (0, 1).
+        Probability of finding a difference where there is none, in (0, 1).
     n_draws
         Number of permutations or simulated differences, ``>= 1``. The default is 999, or more if
         the level is so small that its p-values need more.
@@ -120,9 +122,9 @@ def compare_rows(
     >>> compare_rows(before, same).is_different, compare_rows(before, wider).is_different
     (False, True)
     """
-    level, tolerance, n_draws, seed = _checked(tolerance, level, n_draws, seed)
+    level, tolerance, n_draws, seed = _checked_arguments(tolerance, level, n_draws, seed)
     with one_blas_thread():
-        return _tested(first, second, tolerance, level, n_draws, seed)
+        return _compare(first, second, tolerance, level, n_draws, seed)
 
 
 def compare_model(
@@ -134,7 +136,7 @@ def compare_model(
     n_draws: int | None = None,
     seed: int = 0,
 ) -> TwoSampleTest:
-    """Test whether a sketch is of rows from a mixture that is known, if the rows are independent.
+    """Test whether the rows of a sketch come from a known mixture, if the rows are independent.
 
     The noise of the sketch is simulated from rows of the mixture, so that the sketch needs no
     random rows.
@@ -145,11 +147,11 @@ def compare_model(
         Sketch of rows that the model was not fitted to: with a model decoded from the same rows the
         p-value is too large.
     model
-        Mixture.
+        Mixture with as many features as the sketch.
     tolerance
         Largest discrepancy that does not matter, from 0 to 2. With many rows no mixture is exact.
     level
-        Chance to find a difference where there is none, in (0, 1).
+        Probability of finding a difference where there is none, in (0, 1).
     n_draws
         Number of simulated differences, ``>= 1``. The default is 999, or more if the level is so
         small that its p-values need more.
@@ -165,7 +167,7 @@ def compare_model(
     Raises
     ------
     InputError
-        If an argument is out of range, or the sketch is private, of missing values or of too few
+        If an argument is out of range, or the sketch is private, has missing values or too few
         rows.
 
     Examples
@@ -178,22 +180,11 @@ def compare_model(
     >>> compare_model(same, model).is_different, compare_model(wider, model).is_different
     (False, True)
     """
-    level, tolerance, n_draws, seed = _checked(tolerance, level, n_draws, seed)
-    if not isinstance(sketch, Sketch) or not isinstance(model, GaussianMixture):
-        raise InputError(
-            f"sketch of type {type(sketch).__name__} with model of type {type(model).__name__}: "
-            "give a sketch of independent rows, and a GaussianMixture."
-        )
-    feature_map, n = sketch.feature_map, sketch.effective_count
-    refuse_missing("sketch", sketch)
-    if sketch.privacy is not None or n < MIN_ROWS or feature_map.n_features != model.n_features:
-        raise InputError(
-            f"sketch has an effective count of {n:,.0f}, {feature_map.n_features} features and "
-            f"privacy={sketch.privacy is not None}: give one of {MIN_ROWS} rows or more of "
-            f"{model.n_features} features, without the noise of privacy."
-        )
+    level, tolerance, n_draws, seed = _checked_arguments(tolerance, level, n_draws, seed)
+    n = _require_comparable(sketch, model)
+    feature_map = sketch.feature_map
     m = feature_map.n_frequencies
-    unit, size = feature_weights(feature_map) / math.sqrt(m), most_rows(m)
+    unit, size = feature_scales(feature_map), most_rows(m)
     require_memory("n_draws", n_draws, 8 * _COPIES * (size + 2 * m))
     with one_blas_thread():
         expected = halves(unit * model.characteristic(feature_map.frequencies))
@@ -215,27 +206,30 @@ def compare_model(
         features = _moment_differences(
             sides, mean, found.rows, masses, differences, feature_map.feature_names
         )
-    return TwoSampleTest(
-        p_value=combined_p_value(statistics),
-        smallest_p_value=1.0 / (n_draws + 1),
-        discrepancy=math.sqrt(max(effect.squared, 0.0)),
-        squared=effect.squared,
-        interval=effect.interval(level),
-        level=level,
-        tolerance=tolerance,
-        tolerance_p_value=effect.p_value_above(tolerance),
-        dim="row",
-        n_units=(sketch.count, 0),
-        n_strata=1,
-        n_permutations=n_draws + 1,
-        is_complete=False,
-        features=features,
-    )
+    return _result(statistics, effect, features, tolerance, level, n_draws, (sketch.count, 0))
+
+
+def _require_comparable(sketch: Sketch, model: GaussianMixture) -> float:
+    """Validate a sketch and a model, and return the effective number of rows of the sketch."""
+    if not isinstance(sketch, Sketch) or not isinstance(model, GaussianMixture):
+        raise InputError(
+            f"sketch of type {type(sketch).__name__} with model of type {type(model).__name__}: "
+            "give a sketch of independent rows, and a GaussianMixture."
+        )
+    feature_map, n = sketch.feature_map, sketch.effective_count
+    refuse_missing("sketch", sketch)
+    if sketch.privacy is not None or n < MIN_ROWS or feature_map.n_features != model.n_features:
+        raise InputError(
+            f"sketch has an effective count of {n:,.0f}, {feature_map.n_features} features and "
+            f"privacy={sketch.privacy is not None}: give one of {MIN_ROWS} rows or more of "
+            f"{model.n_features} features, without the noise of privacy."
+        )
+    return n
 
 
 @dataclass(frozen=True, eq=False)
 class _RowsOfModel:
-    """Rows that tell the noise of the features around those of a model.
+    """Rows from which the noise of features around those of a model is estimated.
 
     Attributes
     ----------
@@ -307,25 +301,18 @@ def _weighted_rows(sketch: Sketch, expected: Array, size: int, seed: int) -> _Ro
     return _RowsOfModel(noise, others, rows[kept], masses, shares, True)
 
 
-def _checked(
+def _checked_arguments(
     tolerance: float, level: float, n_draws: int | None, seed: int
 ) -> tuple[float, float, int, int]:
     level = require_number("level", level, 0.0, 1.0, strict=True)
     tolerance = require_number("tolerance", tolerance, 0.0, 2.0)
-    if n_draws is None:
-        n_draws = default_number(level)
-    n_draws = require_integer("n_draws", n_draws, 1)
+    n_draws = checked_number(n_draws, level, "n_draws")
     seed = require_integer("seed", seed, 0)
-    if 1.0 / (n_draws + 1) > level:
-        raise InputError(
-            f"n_draws={n_draws}: no p-value is under {1.0 / (n_draws + 1):.2g} with them. Take "
-            f"{math.ceil(1.0 / level)} or more for level={level:g}.",
-            parameter="n_draws",
-        )
+    require_small_p_values("n_draws", n_draws, level)
     return level, tolerance, n_draws, seed
 
 
-def _tested(
+def _compare(
     first: Sketch, second: Sketch, tolerance: float, level: float, n_draws: int, seed: int
 ) -> TwoSampleTest:
     observed = observe(first, second)
@@ -335,7 +322,7 @@ def _tested(
     masses, shares = observed.masses, observed.noise_masses
     require_memory("n_draws", n_draws, 8 * _COPIES * (len(rows) + 2 * m))
     variance = masses @ (rows - masses @ rows) ** 2
-    differences, others = _permuted(first, second, observed, n_draws, seed), noise
+    differences, others = _permuted_differences(first, second, observed, n_draws, seed), noise
     if differences is None:
         warn_of_rare_values(first, second, rows, masses, shares)
         rng = np.random.default_rng(seed)
@@ -348,12 +335,26 @@ def _tested(
             own, added = observed.noise_masses[kept], masses[len(kept) :]
             shares = np.concatenate([own / own.sum() * (1.0 - added.sum()), added])
             is_first = observed.is_first[kept]
-            differences = _drawn_with_weights(first, second, shares, is_first, n_draws, rng)
+            differences = _weighted_differences(first, second, shares, is_first, n_draws, rng)
         else:
-            differences = _drawn(first, second, masses, observed, n_draws, rng)
+            differences = _simulated_differences(first, second, masses, observed, n_draws, rng)
         noise = centred(features_of(feature_map, rows), masses, shares)
     statistics = _statistics(feature_map, variance, noise, others, observed.difference, differences)
-    effect = observed.effect()
+    features = _feature_differences(first, second, rows, (masses, shares), differences)
+    counts = first.count, second.count
+    return _result(statistics, observed.effect(), features, tolerance, level, n_draws, counts)
+
+
+def _result(
+    statistics: Array,
+    effect: Effect,
+    features: tuple[FeatureDifference, ...],
+    tolerance: float,
+    level: float,
+    n_draws: int,
+    counts: tuple[int, int],
+) -> TwoSampleTest:
+    """Result of a test of independent rows, from its statistics and its effect."""
     return TwoSampleTest(
         p_value=combined_p_value(statistics),
         smallest_p_value=1.0 / (n_draws + 1),
@@ -364,11 +365,11 @@ def _tested(
         tolerance=tolerance,
         tolerance_p_value=effect.p_value_above(tolerance),
         dim="row",
-        n_units=(first.count, second.count),
+        n_units=counts,
         n_strata=1,
         n_permutations=n_draws + 1,
         is_complete=False,
-        features=_feature_differences(first, second, rows, (masses, shares), differences),
+        features=features,
     )
 
 
@@ -388,22 +389,22 @@ def _statistics(
     for band in bands(feature_map, variance):
         simulated = differences(noise[:, band], difference[band], band)
         statistics.append(np.einsum("ij,ij->i", simulated, simulated))
-        if len(band) <= 2 * _MAX_BAND:
+        if len(band) <= 2 * MAX_BAND:
             values, basis = np.linalg.eigh(
                 others[:, band].T @ others[:, band] + np.diag(differences.variance(band))
             )
             values, squares = np.maximum(values, 0.0), (simulated @ basis) ** 2
             values = _known_variances(values, others[:, band] @ basis)
             if values[-1] > 0.0:
-                statistics += [squares @ (1.0 / (values + r * values[-1])) for r in _RIDGES]
+                statistics += [squares @ (1.0 / (values + r * values[-1])) for r in ROW_RIDGES]
     return np.array(statistics)
 
 
 def _known_variances(values: Array, scores: Array) -> Array:
-    """Variances along directions, no less than that of a few rows where few rows tell them.
+    """Increase variances along directions that are estimated from too few rows.
 
-    Two rare flags may never meet in the random rows, but do in the sketches: along such a direction
-    a small variance would make any difference by chance a large one.
+    Two rare values may meet in rows of the data, but in no random row. Along such a direction, a
+    variance that is too small would make any difference by chance a large one.
 
     Parameters
     ----------
@@ -411,6 +412,11 @@ def _known_variances(values: Array, scores: Array) -> Array:
         Variances, shape (n_directions,).
     scores
         Coordinates of the random rows, times roots of their masses, shape (n_rows, n_directions).
+
+    Returns
+    -------
+    variances
+        Variances, at least those of four rows where the effective number of rows is below 20.
     """
     squares = scores**2
     largest = float(np.max(squares.sum(axis=1)))  # of one row
@@ -421,19 +427,19 @@ def _known_variances(values: Array, scores: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class _Differences:
-    """Differences of two sides that are alike, beside the observed difference.
+    """Observed difference, and random differences of two sides of one distribution.
 
     Attributes
     ----------
     coefficients
         Coefficients of the rows of noise in each difference, shape (n_differences, n_rows).
     scale
-        Factor of observed differences.
+        Factor by which observed differences are multiplied.
     permuted
-        Whether the differences are those of permutations, the first of which is the observed one.
+        Whether the differences come from permutations, where the first one is the observed one.
     added
         Standard deviations of the noise of rounded sums or quantised phases in scaled differences,
-        shape (2 * n_frequencies,).
+        shape (2 * n_frequencies,); None without this noise.
     """
 
     coefficients: Array
@@ -460,13 +466,13 @@ class _Differences:
         return np.vstack([self.scale * observed, found])
 
 
-def _permuted(
+def _permuted_differences(
     first: Sketch, second: Sketch, observed: ObservedDifference, n_draws: int, seed: int
 ) -> _Differences | None:
-    """Permute rows where the samples are all rows.
+    """Permute the rows if the sketches have all of their rows; None otherwise.
 
-    Rows with weights are exchangeable only if the weights of both sides arise in the same way, so
-    that they are permuted only where they are too few to simulate their noise.
+    Rows with weights are exchangeable only if the weights of both sides arise in the same way.
+    They are therefore permuted only if they are too few to simulate their noise.
     """
     sides = [side.sample for side in (first, second) if side.sample is not None]
     n_rows, scale = [len(one) for one in sides], 1.0 / math.sqrt(observed.factor)
@@ -489,7 +495,7 @@ def _permuted(
     return _Differences(each, scale, True)
 
 
-def _drawn(
+def _simulated_differences(
     first: Sketch,
     second: Sketch,
     masses: Array,
@@ -497,7 +503,7 @@ def _drawn(
     n_draws: int,
     rng: np.random.Generator,
 ) -> _Differences:
-    """Draw the rows of both sides from those that have these masses."""
+    """Draw the rows of both sides from random rows with given masses."""
     factor, scale = observed.factor, 1.0 / math.sqrt(observed.factor)
     counts = first.effective_count, second.effective_count
     drawn = np.zeros((n_draws, len(masses)))
@@ -506,7 +512,7 @@ def _drawn(
     return _Differences(drawn, scale, False, observed.added * scale)
 
 
-def _drawn_with_weights(
+def _weighted_differences(
     first: Sketch,
     second: Sketch,
     shares: Array,
@@ -534,10 +540,10 @@ def _drawn_with_weights(
 def _noise_of_rows(
     rng: np.random.Generator, masses: Array, n: float, n_draws: int, *, independent: bool = False
 ) -> Array:
-    """Random numbers of mean zero and variance one: how often each of some rows is drawn.
+    """Standardised numbers of draws of each row, in ``n_draws`` samples of ``n`` rows.
 
-    The numbers of few draws are not normal: those of rare rows have a long upper tail. They sum to
-    zero, unless they are ``independent``, for noise whose mean is not zero: that of weights which
+    Small numbers of draws are not normal: the numbers of rare rows have a long upper tail. They sum
+    to zero unless they are ``independent``, for noise whose mean is not zero, as it is if weights
     depend on the values of the rows.
     """
     if n * float(masses.min()) >= _MANY:
@@ -571,11 +577,11 @@ def _moment_differences(
     rows: Array,
     masses: tuple[Array, Array],
     differences: _Differences,
-    names: tuple[str, ...] | None,
+    feature_names: tuple[str, ...] | None,
 ) -> tuple[FeatureDifference, ...]:
     """Differences of the sides, each with means and variances, around a common mean.
 
-    The masses are those of the rows in means, and those in the noise.
+    The first masses weigh the rows in means, the second ones in the noise.
     """
     (first, first_variance), (second, second_variance) = sides
     shift = first - second
@@ -590,9 +596,10 @@ def _moment_differences(
         simulated = differences(noise, observed) / deviation
         p.append(p_values(np.sum(simulated**2, axis=1)[None])[0])
     adjusted = adjusted_p_values(np.array(p))
+    names = feature_labels(len(pooled), feature_names)
     return tuple(
         FeatureDifference(
-            name=f"feature {feature}" if names is None else names[feature],
+            name=names[feature],
             p_value=float(adjusted[feature]),
             means=(float(first[feature]), float(second[feature])),
             deviations=(

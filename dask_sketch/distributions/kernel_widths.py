@@ -19,23 +19,25 @@ KERNELS: tuple[str, ...] = get_args(KernelName)
 def kernel_covariances(
     kernel: KernelName, length_scale: ArrayLike, *, order: float = 1.5, n_scales: int = 64
 ) -> NDArray[np.float64]:
-    """Covariances of the feature map of a kernel.
+    """Compute the covariances with which a feature map has a given kernel.
 
-    The kernels are those of scikit-learn's Gaussian processes, of the distance ``r`` of two rows
-    after each feature is divided by its length scale. Each is a mean of Gaussian kernels of random
-    widths, and its spectral distribution a mixture of Gaussians, which a map with
-    ``distribution="gaussian"`` draws from. The widths are equally probable quantiles.
+    The kernels are the kernels of scikit-learn's Gaussian processes. They depend on the distance
+    ``r`` of two rows after each feature is divided by its length scale. Each kernel is a mean of
+    Gaussian kernels of random widths, so its spectral distribution is a mixture of Gaussians. A map
+    with ``distribution="gaussian"`` draws its frequencies from this mixture. The widths are equally
+    probable quantiles.
 
     Parameters
     ----------
     kernel
-        ``"gaussian"``: ``exp(-r**2 / 2)``; ``"laplace"``: ``exp(-r)``; ``"matern"``, of half the
-        degrees of freedom ``order`` of a Student distribution of the frequencies; or
-        ``"rational-quadratic"``: ``(1 + r**2 / (2 order))**-order``.
+        ``"gaussian"``: ``exp(-r**2 / 2)``; ``"laplace"``: ``exp(-r)``; ``"matern"``: the Matérn
+        kernel of smoothness ``order``, whose frequencies have a Student distribution with
+        ``2 order`` degrees of freedom; or ``"rational-quadratic"``:
+        ``(1 + r**2 / (2 order))**-order``.
     length_scale
         Length scale of each feature, ``> 0``, shape (n_features,).
     order
-        Order of the last two kernels, ``> 0``.
+        Order of ``"matern"`` and ``"rational-quadratic"``, ``> 0``.
     n_scales
         Number of widths, ``>= 1``; a Gaussian kernel has one.
 
@@ -48,6 +50,10 @@ def kernel_covariances(
     ------
     InputError
         If an argument is out of range.
+
+    References
+    ----------
+    Rasmussen, Williams (2006), Gaussian processes for machine learning, section 4.2.1.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Ridge regression on lazy groups, by normal equations that add over the chunks of the rows."""
+"""Ridge regression on lazy groups, by normal equations that are summed over chunks of rows."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Targets:
     weights
         Weight of each label, shape (n_groups,).
     names
-        Labels that are counted by the labels of the sketches, if these are indices; else None.
+        Labels of the groups, if the sketches have positions in them as their labels; else None.
     """
 
     labels: NDArray[Any]
@@ -53,7 +53,17 @@ class Targets:
     names: NDArray[Any] | None
 
     def find(self, labels: NDArray[Any]) -> NDArray[np.intp]:
-        """Positions of the labels of sketches.
+        """Find the positions of the targets of groups.
+
+        Parameters
+        ----------
+        labels
+            Labels of sketches, shape (n,).
+
+        Returns
+        -------
+        positions
+            Positions in the sorted labels, shape (n,).
 
         Raises
         ------
@@ -64,7 +74,7 @@ class Targets:
         found = np.minimum(np.searchsorted(self.labels, wanted), len(self.labels) - 1)
         missing = self.labels[found] != wanted
         if missing.any():
-            targets_of({}, wanted[missing])  # it raises
+            targets_of({}, wanted[missing])  # raises for the first of them
         return found
 
 
@@ -77,15 +87,15 @@ class NormalEquations:
     products
         Weighted sums of the products of the features, the targets and one, shape
         (n_features + n_targets + 1, n_features + n_targets + 1).
-    found
-        Positions of the groups that were summed.
-    parts
+    positions
+        Positions in the targets of the groups that were summed.
+    incomplete
         Sketches of groups that may continue in other chunks.
     """
 
     products: Array
-    found: NDArray[np.intp]
-    parts: SketchGroup
+    positions: NDArray[np.intp]
+    incomplete: SketchGroup
 
 
 def labelled_targets(
@@ -94,7 +104,7 @@ def labelled_targets(
     names: NDArray[Any] | None,
     encode: Callable[[NDArray[Any], Array], Array],
 ) -> Targets:
-    """Sort targets that are given with the labels of their groups.
+    """Validate targets that have the labels of their groups, and sort them by label.
 
     Parameters
     ----------
@@ -103,15 +113,20 @@ def labelled_targets(
     sample_weight
         Weight of each group in the order of the sorted labels; None for equal weights.
     names
-        Labels that are counted by those of the sketches.
+        Labels of the groups, if the sketches have positions in them as their labels; else None.
     encode
         Function of the given targets and the weights, both in the order of the labels, that returns
         numbers, shape (n_groups, n_targets).
 
+    Returns
+    -------
+    targets
+        Targets and weights in the order of the sorted labels.
+
     Raises
     ------
     InputError
-        If the targets have no labels, or are not finite, or a label is there twice.
+        If the targets have no labels, or are not finite, or a label occurs twice.
     """
     if isinstance(y, Mapping):
         labels, given = np.array(list(y)), np.array(list(y.values()))
@@ -150,16 +165,16 @@ def fit_lazily(
     *,
     weight_sizes: bool,
 ) -> tuple[SelectedRidge, Array]:
-    """Fit a ridge regression in one pass over the rows, holding the groups of one chunk at a time.
+    """Fit a ridge regression in one pass over the rows, with the groups of one chunk in memory.
 
-    Some chunks are read before. Their groups choose the landmarks, the bandwidth and the variance
-    of errors. After the pass, they choose the ridge, by their leave-one-out errors in the fit to
-    all groups.
+    Some chunks are read before. Their groups determine the landmarks, the bandwidth and the error
+    variance. After the pass, the ridge is chosen by the leave-one-out errors of these groups in the
+    fit to all groups.
 
     Parameters
     ----------
     lazy
-        Lazy sketches of groups, of which each is in consecutive rows.
+        Lazy sketches of groups whose rows are consecutive.
     targets
         Targets by labels.
     features
@@ -172,55 +187,62 @@ def fit_lazily(
     Returns
     -------
     found
-        Fit, whose predictions are NaN for all but the groups of the chunks that were read before.
+        Fit. Its predictions are NaN, except for the groups of the chunks that were read before.
     sizes
         Effective sizes of these groups, in the order of their labels.
 
     Raises
     ------
     InputError
-        If rows of one group are in several places, or a group has no target.
+        If the rows of a group are not consecutive, or a group has no target.
     """
     alphas = positive_numbers("alphas", alphas)
     pilot = _pilot(lazy, max(_N_PILOT, int(features.size)))
     opened = embeddings_of(pilot)
     assert opened.sizes is not None
-    places = targets.find(pilot.labels)
-    y = targets.values[places]
-    first = select_ridge(opened, y, targets.weights[places], features, bandwidths,
-                         alphas, weight_sizes=weight_sizes)  # fmt: skip
+    positions = targets.find(pilot.labels)
+    y = targets.values[positions]
+    first = select_ridge(
+        opened,
+        y,
+        targets.weights[positions],
+        features,
+        bandwidths,
+        alphas,
+        weight_sizes=weight_sizes,
+    )
     weighted = weight_sizes and first.error_variance.per_sample > 0
     variance = first.error_variance if weighted else ErrorVariance(1.0, 0.0)
-    sums = partial(_products, features=first.features, targets=targets, variance=variance)
+    products_of = partial(_products, features=first.features, targets=targets, variance=variance)
     reduction = lazy.reduction
     total = LazyResult(
         lazy.samples,
         replace(
             reduction,
             name="fit-groups",
-            chunk=partial(_chunk, sketch=reduction.chunk, products=sums),
+            chunk=partial(_chunk, sketch=reduction.chunk, products_of=products_of),
             combine=_combine,
-            finalize=partial(_finish, products=sums, targets=targets),
+            finalize=partial(_finalize, products_of=products_of, targets=targets),
             require_room=None,
         ),
         lazy.split_every,
     ).compute()
-    weights = targets.weights[places] / variance.of(opened.sizes)
+    weights = targets.weights[positions] / variance.of(opened.sizes)
     points = first.features.transformed(opened)
-    n_groups = int(np.count_nonzero(targets.weights[total.found]))
+    n_groups = int(np.count_nonzero(targets.weights[total.positions]))
     ridge, predictions = _solve(total.products, n_groups, points, y, weights, alphas)
     kept = weights > 0
     squared = np.mean((predictions - y)[kept] ** 2, axis=1)
     spread = ErrorVariance.fit(squared, opened.sizes[kept])
     everywhere = np.full(targets.values.shape, np.nan)
-    everywhere[places[kept]] = predictions[kept]
+    everywhere[positions[kept]] = predictions[kept]
     found = SelectedRidge(first.features, ridge, first.bandwidth, everywhere, weights, spread)
     return found, opened.sizes[kept]
 
 
 def _pilot(lazy: LazyResult, n_groups: int) -> SketchGroup:
-    """Sketches of whole groups of chunks that are spread over the rows."""
-    reduction = replace(lazy.reduction, chunk=partial(_whole, sketch=lazy.reduction.chunk))
+    """Sketches of whole groups, from chunks that are spread over the rows."""
+    reduction = replace(lazy.reduction, chunk=partial(_whole_groups, sketch=lazy.reduction.chunk))
     source = LazyResult(lazy.samples, reduction, lazy.split_every)
     n_chunks, number, found = source.n_chunks, 1, None
     while True:
@@ -229,7 +251,7 @@ def _pilot(lazy: LazyResult, n_groups: int) -> SketchGroup:
         known = 0 if found is None else len(found)
         if known >= n_groups or number == n_chunks:
             break
-        # by the number of groups in a chunk so far
+        # twice as many chunks, or as many as the groups in a chunk so far suggest
         number = min(max(2 * number, number * n_groups // max(known, 1) + 1), n_chunks)
     if found is None or known < 2:
         raise InputError(
@@ -240,26 +262,28 @@ def _pilot(lazy: LazyResult, n_groups: int) -> SketchGroup:
     return found
 
 
-def _chunk(rows: Any, weights: Any, label: str, groups: Any, sketch: Any, products: Any) -> Any:
+def _chunk(
+    rows: Any, weights: Any, label: str, groups: Any, sketch: Any, products_of: Any
+) -> NormalEquations:
     part: SketchGroup = sketch(rows, weights, label, groups=groups)
     inside = _is_whole(part, groups)
-    summed, found = products(part.select(inside))
-    return NormalEquations(summed, found, part.select(~inside))
+    products, positions = products_of(part.select(inside))
+    return NormalEquations(products, positions, part.select(~inside))
 
 
-def _whole(rows: Any, weights: Any, label: str, groups: Any, sketch: Any) -> SketchGroup:
+def _whole_groups(rows: Any, weights: Any, label: str, groups: Any, sketch: Any) -> SketchGroup:
     part: SketchGroup = sketch(rows, weights, label, groups=groups)
     return part.select(_is_whole(part, groups))
 
 
 def _is_whole(part: SketchGroup, groups: Any) -> NDArray[np.bool_]:
-    """Whether groups are neither those of the first nor of the last row of a chunk with a label."""
+    """Whether groups have all rows in a chunk: not its first or last labelled row."""
     values, whole = np.asarray(groups), np.ones(len(part), dtype=bool)
     for ends in (values, values[::-1]):
         for value in ends:
-            place = np.searchsorted(part.labels, value) if len(part) else 0
-            if place < len(part) and part.labels[place] == value:
-                whole[place] = False
+            position = np.searchsorted(part.labels, value) if len(part) else 0
+            if position < len(part) and part.labels[position] == value:
+                whole[position] = False
                 break
     return whole
 
@@ -269,17 +293,17 @@ def _products(
 ) -> tuple[Array, NDArray[np.intp]]:
     """Weighted products of the features, the targets and one, and the positions of the targets."""
     width = features._n_features_out
-    places = targets.find(group.labels)
+    positions = targets.find(group.labels)
     n_columns = width + targets.values.shape[1] + 1
     columns = np.ones((len(group), n_columns))
     if not len(group):
-        return np.zeros((n_columns, n_columns)), places
+        return np.zeros((n_columns, n_columns)), positions
     with one_blas_thread():
         opened = embeddings_of(group)
         columns[:, :width] = features.transformed(opened)
-        columns[:, width:-1] = targets.values[places]
-        columns *= np.sqrt(targets.weights[places] / variance.of(opened.sizes))[:, None]
-        return columns.T @ columns, places
+        columns[:, width:-1] = targets.values[positions]
+        columns *= np.sqrt(targets.weights[positions] / variance.of(opened.sizes))[:, None]
+        return columns.T @ columns, positions
 
 
 def _combine(parts: list[NormalEquations]) -> NormalEquations:
@@ -288,49 +312,56 @@ def _combine(parts: list[NormalEquations]) -> NormalEquations:
         products += part.products
     return NormalEquations(
         products,
-        np.concatenate([part.found for part in parts]),
-        merge([part.parts for part in parts]),
+        np.concatenate([part.positions for part in parts]),
+        merge([part.incomplete for part in parts]),
     )
 
 
-def _finish(total: NormalEquations, products: Any, targets: Targets) -> NormalEquations:
+def _finalize(total: NormalEquations, products_of: Any, targets: Targets) -> NormalEquations:
     """Add the groups that chunks divide, and require that each group was summed once."""
-    summed, found = products(total.parts)
-    places = np.sort(np.concatenate([total.found, found]))
-    twice = places[1:] == places[:-1]
+    products, last = products_of(total.incomplete)
+    positions = np.sort(np.concatenate([total.positions, last]))
+    twice = positions[1:] == positions[:-1]
     if twice.any():
-        label = targets.labels[places[1:][twice][0]]
+        label = targets.labels[positions[1:][twice][0]]
         raise InputError(
             f"X has rows of the group {label!s} in several places: sort the rows by their groups, "
             "or give solver='svd', which holds the sketches of all groups in memory.",
             parameter="X",
         )
-    return replace(total, products=total.products + summed, found=places)
+    return replace(total, products=total.products + products, positions=positions)
 
 
 def _solve(
     products: Array, n_groups: int, points: Array, y: Array, weights: Array, alphas: Array
 ) -> tuple[RidgeCV, Array]:
-    """Ridge regression of the least leave-one-out error of some groups, and their predictions.
+    """Choose the ridge with the smallest leave-one-out error of some groups.
 
     Parameters
     ----------
     products
-        Sums over all groups.
+        Products of :class:`NormalEquations`, over all groups.
     n_groups
         Number of groups of weight above 0.
     points, y
         Features and targets of the groups that choose the ridge.
     weights
-        Weights of these groups, those of the sizes included.
+        Weights of these groups, including the inverse error variances.
     alphas
         Ridges to choose from.
+
+    Returns
+    -------
+    ridge
+        Fitted regression.
+    predictions
+        Leave-one-out predictions of the groups that choose the ridge, shape (n, n_targets).
     """
     n = points.shape[1]
     with one_blas_thread():
         mass = products[-1, -1]
         mean = products[:-1, -1] / mass
-        # weights of mean one, for which the ridges are meant
+        # the ridges are relative to weights of mean one
         scale = n_groups / mass
         centered = scale * (products[:-1, :-1] - mass * np.outer(mean, mean))
         eigenvalues, vectors = eigh(centered[:n, :n])

@@ -1,4 +1,4 @@
-"""Write how well an estimator of groups predicts as one HTML page (extra ``plot``)."""
+"""Write the errors of a fitted estimator of groups as one HTML page (extra ``plot``)."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def write_learning(
     source: Mapping[str, object] | None = None,
     command: str = "",
 ) -> Path:
-    """Write how well a fitted estimator predicts as one page, which loads nothing from elsewhere.
+    """Write the errors of a fitted estimator as one page, which loads nothing from elsewhere.
 
-    The page has the error beside that of a constant, with an interval; the certainty of single
-    predictions; the groups that are predicted worst; the settings that were chosen; what to do;
-    and a picture of the predictions, or of the confusion of the classes. A regression is judged by
-    its leave-one-out predictions. A classification is judged by cross-validation with five folds,
-    each with a choice of bandwidth and ridge of its own: leave-one-out predictions calibrate its
-    probabilities, so that these cannot be judged by them.
+    The page has the error with an interval, beside the error of a constant; the certainty of single
+    predictions; the groups with the worst predictions; the settings that were chosen; advice; and a
+    picture of the predictions, or of the confusion of the classes. A regression is evaluated by its
+    leave-one-out predictions. A classification is evaluated by cross-validation with five folds,
+    each with its own choice of bandwidth and ridge: its probabilities are calibrated on
+    leave-one-out predictions, so these cannot evaluate them.
 
     Parameters
     ----------
@@ -54,14 +54,16 @@ def write_learning(
         File to write, replaced if it exists; its folder is created.
     model
         Fitted estimator.
-    groups, y
-        Sketches and targets of its fit.
+    groups
+        Sketches of the groups of the fit.
+    y
+        Targets of the fit, as for its ``fit``.
     target
         Name of the target.
     level
-        Chance that a target lies outside of its interval, in (0, 1). For a regression.
+        Probability that a target lies outside of its interval, in (0, 1), for a regression.
     source
-        Names and values that describe the data.
+        Names and values that describe the data, for a table.
     command
         Command line that reproduces the page.
 
@@ -119,9 +121,9 @@ def write_learning(
     )
     if found.warning:
         warn_user(found.warning)
-    # where nothing was learnt, or nothing is wrong, the ends say nothing
+    # other settings are no remedy where nothing was learnt, and no gain where nothing is wrong
     settled = found.warning or found.is_perfect
-    actions = found.actions + ([] if settled else _at_the_end(model))
+    actions = found.actions + ([] if settled else _advice_on_settings(model))
     feature_map = groups.feature_map
     return write_page(
         path,
@@ -176,8 +178,8 @@ def _listed(values: Sequence[float]) -> str:
     return "(" + ", ".join(f"{value:g}" for value in values) + ")"
 
 
-def _at_the_end(model: DistributionRegressor | DistributionClassifier) -> list[str]:
-    """Advice for settings at the end of those that were tried."""
+def _advice_on_settings(model: DistributionRegressor | DistributionClassifier) -> list[str]:
+    """Advice for chosen settings that are the smallest or the largest of those tried."""
     found = []
     tried = [("alphas", model.alpha_, model.alphas, "ridge")]
     if model.kernel != "linear":

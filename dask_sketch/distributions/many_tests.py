@@ -33,13 +33,15 @@ class ManyTests:
     labels
         Labels of the groups, in ascending order of their p-values.
     tests
-        Test of each of them against the units of the others that were not found.
+        Test of each group, in the order of ``labels``, against the units of the other groups that
+        were not found different.
     adjusted_p_values
-        P-values, adjusted by the false discovery rate.
+        P-values in the order of ``labels``, adjusted for the false discovery rate.
     rate
-        Largest expected share of false ones among the groups that are found different.
+        False discovery rate: largest expected share of false discoveries among the groups that are
+        found different.
     method
-        ``"bh"`` or ``"by"``.
+        Procedure of the adjustment, ``"bh"`` or ``"by"``.
     """
 
     labels: tuple[Any, ...]
@@ -59,7 +61,7 @@ class ManyTests:
         """Result in one sentence."""
         n, total = len(self.different), len(self.labels)
         verb = "differs" if n == 1 else "differ"
-        expected = f", of which {self.rate:.0%} are expected to be false at most" if n else ""
+        expected = f"; at most {self.rate:.0%} of these are expected to be false" if n else ""
         return f"{n:,} of {total:,} groups {verb} from the others{expected}."
 
     def as_dict(self) -> dict[str, Any]:
@@ -104,15 +106,15 @@ def compare_each(
     n_permutations: int | None = None,
     seed: int = 0,
 ) -> ManyTests:
-    """Test each of many groups of units against the units of the others.
+    """Test each of many groups of units against the units of the other groups.
 
-    Each test is that of :func:`compare`, with as many permutations as so many tests need. The
-    p-values are adjusted such that at most a share ``rate`` of the groups that are found is
-    expected to be false.
+    Each test is :func:`compare`, with as many permutations as the number of tests needs. The
+    p-values are adjusted such that a share of at most ``rate`` of the groups that are found
+    different is expected to be false.
 
-    Groups that are found are no measure for the others: all tests are repeated against the units of
-    the groups that were not found, at least half of them, until the same ones are found again. The
-    rate is exact for the first round only.
+    Groups that were found different are no reference for the other groups. So all tests are
+    repeated against the units of the groups that were not found, at least half of all groups, until
+    the same groups are found again. The rate is exact for the first round only.
 
     Parameters
     ----------
@@ -126,14 +128,13 @@ def compare_each(
     rate
         False discovery rate, in (0, 1).
     method
-        ``"by"`` for tests that depend in any way (Benjamini and Yekutieli), as these do, which
-        share units; ``"bh"`` for more power where the groups are many and small (Benjamini and
-        Hochberg).
+        ``"by"`` for tests with any dependence (Benjamini and Yekutieli): these tests share units.
+        ``"bh"`` for more power where the groups are many and small (Benjamini and Hochberg).
     tolerance
-        Largest discrepancy that does not matter, from 0 to 2: with one, the p-value of a test is
-        the larger one of both hypotheses.
+        Largest discrepancy that does not matter, from 0 to 2. With a tolerance, the p-value of a
+        test is the larger one of two hypotheses: no difference, and none above the tolerance.
     n_permutations
-        Number of random permutations of each test, ``>= 1``. The default is as many as so many
+        Number of random permutations of each test, ``>= 1``. The default is the number that the
         tests need at the rate.
     seed
         Seed of the permutations, ``>= 0``.
@@ -147,7 +148,7 @@ def compare_each(
     ------
     InputError
         If an argument is out of range, there are less than two groups, or a group has too few units
-        to be found among so many.
+        to be found different among so many groups.
 
     References
     ----------
@@ -169,7 +170,7 @@ def compare_each(
     labels, codes = unit_labels("by", by, units)
     if len(labels) < 2:
         raise InputError(
-            f"by has {len(labels)} labels: give those of two or more groups.", parameter="by"
+            f"by has {len(labels)} labels: give labels of two or more groups.", parameter="by"
         )
     blocks = None if strata is None else unit_labels("strata", strata, units)[1]
     # an adjusted p-value may be so many times the p-value
@@ -181,12 +182,11 @@ def compare_each(
         for code in range(len(labels)):
             mine = codes == code
             others = (codes >= 0) & ~mine & ~np.append(before, False)[codes]
-            ordered = None if blocks is None else [*blocks[mine], *blocks[others]]
             try:
                 one = compare(
                     units.select(mine),
                     units.select(others),
-                    strata=ordered,
+                    strata=None if blocks is None else [*blocks[mine], *blocks[others]],
                     level=rate,
                     tolerance=tolerance,
                     n_permutations=n_permutations,
@@ -194,14 +194,11 @@ def compare_each(
                 )
             except InputError as error:
                 if error.parameter == "n_permutations" and given is None:
-                    raise _too_small(rate, n_permutations) from error
-                if error.parameter != "level":
-                    raise
-                raise InputError(
-                    f"rate={rate:g}: no p-value of group {labels[code]!r} is so small, with "
-                    f"{mine.sum():,} units and {others.sum():,} others. Give groups of more units, "
-                    "a larger rate, or fewer strata."
-                ) from error
+                    raise _too_many_permutations(rate, n_permutations) from error
+                if error.parameter == "level":
+                    sizes = int(mine.sum()), int(others.sum())
+                    raise _too_few_units(rate, labels[code], *sizes) from error
+                raise
             tests.append(one)
         p = np.array([max(t.p_value, t.tolerance_p_value if tolerance else 0.0) for t in tests])
         adjusted = stats.false_discovery_control(p, method=method)
@@ -214,8 +211,8 @@ def compare_each(
     smallest = min(one.smallest_p_value for one in tests)
     if smallest * factor > rate * len(labels):
         raise InputError(
-            f"by has {len(labels):,} groups: no p-value is under {smallest:.2g}, too many for "
-            f"rate={rate:g} even if all groups differ. Give groups of more units.",
+            f"by has {len(labels):,} groups, too many for rate={rate:g} even if all groups differ, "
+            f"since no p-value is under {smallest:.2g}. Give groups of more units.",
             parameter="by",
         )
     return ManyTests(
@@ -227,15 +224,22 @@ def compare_each(
     )
 
 
-def _too_small(rate: float, n_permutations: int) -> InputError:
+def _too_many_permutations(rate: float, n_permutations: int) -> InputError:
     return InputError(
-        f"rate={rate:g}: each test needs {n_permutations:,} permutations to find one group of "
-        "them, which do not fit into the free memory. Give a larger rate, or n_permutations."
+        f"rate={rate:g}: each test needs {n_permutations:,} permutations, so that one group alone "
+        "can be found. They do not fit into the free memory. Give a larger rate, or n_permutations."
+    )
+
+
+def _too_few_units(rate: float, label: Any, n_units: int, n_others: int) -> InputError:
+    return InputError(
+        f"rate={rate:g}: no p-value of group {label!r} is so small, with {n_units:,} units and "
+        f"{n_others:,} others. Give groups of more units, a larger rate, or fewer strata."
     )
 
 
 def _number(given: int | None, rate: float, factor: float) -> int:
-    """Permutations of each test: those that are given, or enough for one group to be found."""
+    """Number of permutations of each test: the given one, or enough for one group to be found."""
     if given is None:
         return default_number(rate / factor)
     if require_integer("n_permutations", given, 1) + 1 < 1.0 / rate:

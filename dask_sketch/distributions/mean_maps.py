@@ -13,7 +13,13 @@ import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from dask_sketch.diagnostics.mmd import feature_weights, group_vectors, halves, mmd
+from dask_sketch.diagnostics.mmd import (
+    feature_scales,
+    feature_weights,
+    group_vectors,
+    halves,
+    mmd,
+)
 from dask_sketch.display.html import card
 from dask_sketch.display.text import describe, one_line
 from dask_sketch.distributions.effect import effect_of
@@ -43,17 +49,17 @@ class MMDEstimate:
     squared
         Unbiased estimate of the squared discrepancy, which may be negative.
     biased
-        Squared distance of the two sketch vectors, the squared discrepancy of the samples
-        themselves, ``>= 0``.
+        Squared distance of the two sketch vectors, ``>= 0``: the squared discrepancy between the
+        samples, rather than between their distributions.
     standard_error
         Standard error of ``squared`` over samples; NaN for less than three units on a side.
     feature_error
-        Standard error of ``squared`` over random frequencies, as an estimate of the squared
-        discrepancy in the kernel itself; None for frequencies that are not independent.
+        Standard error of ``squared`` over random frequencies, if it estimates the squared
+        discrepancy in the exact kernel; None for frequencies that are not independent.
     interval
         Confidence interval of the discrepancy in the features of the sketches, between 0 and 2.
     level
-        Probability that the interval misses it.
+        Probability that the interval misses the discrepancy.
     unit
         Independent unit of the samples: ``"row"``, or the dimension of the groups.
     n_units
@@ -71,7 +77,7 @@ class MMDEstimate:
 
     @property
     def discrepancy(self) -> float:
-        """Root of the unbiased estimate, and 0 where that is below zero."""
+        """Root of the unbiased estimate; 0 if the estimate is negative."""
         return math.sqrt(max(self.squared, 0.0))
 
     def as_dict(self) -> dict[str, Any]:
@@ -98,15 +104,16 @@ def estimate_mmd(
 ) -> MMDEstimate:
     """Estimate the maximum mean discrepancy of two samples, with its errors.
 
-    The standard error is that of a U-statistic, eq. (6.6) of Sutherland (2016). Between groups of
-    sketches, whole groups are the independent units, such as days or files, so that it holds for
-    dependent rows as well. Between two sketches it is that of independent rows, from the random
-    rows that they carry. :func:`dask_sketch.mmd` gives the estimate alone, of any sketches.
+    The estimate is a U-statistic, with the standard error of eq. (6.6) of Sutherland (2016).
+    Between groups of sketches, each sketch is an independent unit, such as a day or a file, so that
+    the error holds for dependent rows as well. Between two sketches, rows are assumed to be
+    independent, and the error is estimated from the random rows of the sketches.
+    :func:`dask_sketch.mmd` computes the estimate alone, for any sketches.
 
     Parameters
     ----------
     first, second
-        Two groups of sketches; or two sketches with random rows. Both of one feature map.
+        Two groups of sketches, or two sketches with random rows, of one feature map.
     level
         Probability that the interval misses the discrepancy, in (0, 1).
 
@@ -118,8 +125,8 @@ def estimate_mmd(
     Raises
     ------
     InputError
-        If the arguments are not of one kind, a side has no samples, or a sketch has no random
-        rows.
+        If the arguments are not two groups or two sketches, a side has no samples, or a sketch has
+        no random rows.
     MergeError
         If the feature maps differ.
 
@@ -186,10 +193,10 @@ def estimate_mmd(
 class BlockMMD:
     """Squared discrepancy in a Gaussian kernel from blocks of rows, in constant memory.
 
-    The unbiased estimates of small blocks are averaged, so that their noise is known from their
-    differences, whatever the kernel. With blocks of two rows this is the streaming estimate,
-    section 6.1 of Sutherland (2016). Sketches use all pairs of rows and are far more accurate; this
-    form needs no random features. Parts are merged by addition.
+    Unbiased estimates of small blocks are averaged, and their noise is estimated from their
+    differences. With blocks of two rows this is the streaming estimate, section 6.1 of Sutherland
+    (2016). Sketches use all pairs of rows and are far more accurate, but need random features. The
+    estimates of parts of the rows are merged by addition.
 
     Attributes
     ----------
@@ -204,7 +211,7 @@ class BlockMMD:
     n_steps
         Number of pairs of neighbouring blocks.
     steps
-        Sum of the squared differences within these pairs.
+        Sum of the squared differences of the estimates in these pairs.
 
     Examples
     --------
@@ -224,7 +231,7 @@ class BlockMMD:
 
     @classmethod
     def of_rows(cls, x: ArrayLike, y: ArrayLike, bandwidth: float, block_size: int = 2) -> BlockMMD:
-        """Estimate from rows, of which neighbours are in one block.
+        """Estimate from rows, with blocks of neighbouring rows.
 
         Parameters
         ----------
@@ -236,6 +243,11 @@ class BlockMMD:
         block_size
             Number of rows of each side in a block, ``>= 2``.
 
+        Returns
+        -------
+        estimate
+            Sums over the blocks.
+
         Raises
         ------
         InputError
@@ -245,10 +257,17 @@ class BlockMMD:
         size = require_integer("block_size", block_size, 2)
         rows = [checked_rows("x", x), checked_rows("y", y)]
         if rows[0].shape[1] != rows[1].shape[1]:
-            raise InputError(f"x has {rows[0].shape[1]} features, y {rows[1].shape[1]}.")
+            raise InputError(
+                f"x has {rows[0].shape[1]} features, y {rows[1].shape[1]}: give rows of the same "
+                "features.",
+                parameter="y",
+            )
         n_blocks = min(map(len, rows)) // size
         if not n_blocks:
-            raise InputError(f"block_size={size} with {min(map(len, rows))} rows: give more rows.")
+            raise InputError(
+                f"block_size={size} with {min(map(len, rows))} rows: give more rows, or smaller "
+                "blocks."
+            )
         step = max(_NUMBERS // (4 * size * (size + rows[0].shape[1])), 1)
         parts = []
         with one_blas_thread():
@@ -273,7 +292,9 @@ class BlockMMD:
         for name in ("bandwidth", "block_size"):
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
-                raise MergeError(f"{name} is {mine!r} and {theirs!r}: give parts of one kind.")
+                raise MergeError(
+                    f"{name} is {mine!r} and {theirs!r}: add estimates with the same {name}."
+                )
         return BlockMMD(
             bandwidth=self.bandwidth,
             block_size=self.block_size,
@@ -313,7 +334,12 @@ class BlockMMD:
         Parameters
         ----------
         level
-            Probability that the interval misses it, in (0, 1).
+            Probability that the interval misses the squared discrepancy, in (0, 1).
+
+        Returns
+        -------
+        low, high
+            Ends of the interval, ``>= 0``.
         """
         level = require_number("level", level, 0.0, 1.0, strict=True)
         reach = float(special.ndtri(1.0 - 0.5 * level)) * math.sqrt(self.variance)
@@ -364,18 +390,19 @@ def mean_map_kernel(
     Parameters
     ----------
     first, second
-        Groups of sketches, of which all pairs are taken; two sketches, or a sketch and a model, in
-        the kernel of their feature map; or two models, in a Gaussian kernel and in closed form.
-        Without ``second``, a group with itself.
+        Two groups of sketches, for all pairs of their sketches; two sketches, or a sketch and a
+        model, in the kernel of the feature map; or two models, in a Gaussian kernel and in closed
+        form. Without ``second``, the group ``first`` is compared with itself.
     bandwidth
-        Bandwidth of the kernel ``exp(-|x - y|**2 / (2 bandwidth**2))`` of two models.
+        Bandwidth of the kernel ``exp(-|x - y|**2 / (2 bandwidth**2))`` of two models, above 0.
     unbiased
-        Leave out the pairs of a sample with itself, on the diagonal of a group with itself.
+        Whether to leave out the pairs of a sample with itself, on the diagonal of a group with
+        itself.
 
     Returns
     -------
     kernel
-        Number, or for groups a matrix of shape (n_groups, n_other_groups) with their labels.
+        Number; for groups, a matrix of shape (n_groups, n_other_groups) with their labels.
 
     Raises
     ------
@@ -403,7 +430,7 @@ def mean_map_kernel(
         return _matrix(first, second, unbiased)
     if isinstance(first, Model) and isinstance(second, Model):
         if bandwidth is None:
-            raise InputError("bandwidth=None: give that of the kernel of two models.")
+            raise InputError("bandwidth=None: two models need the bandwidth of the kernel.")
         if first.n_features != second.n_features:
             raise InputError(
                 f"first has {first.n_features} features, second {second.n_features}: give models "
@@ -419,11 +446,11 @@ def mean_map_kernel(
         )
     if bandwidth is not None:
         raise InputError(
-            f"bandwidth={bandwidth:g}: the kernel of sketches is that of their feature map."
+            f"bandwidth={bandwidth:g}: sketches have the kernel of their feature map. Leave it out."
         )
     feature_map = sketches[0].feature_map
     sketches[-1].feature_map.require_same(feature_map)
-    unit = feature_weights(feature_map) / math.sqrt(feature_map.n_frequencies)
+    unit = feature_scales(feature_map)
     vectors = []
     for one in (first, second):
         assert isinstance(one, (Sketch, Model))
@@ -454,7 +481,11 @@ def _matrix(first: SketchGroup, second: SketchGroup | None, unbiased: bool) -> x
         values = vectors @ (vectors if second is None else group_vectors(second)).T
     if unbiased:
         if second is not None:
-            raise InputError("unbiased=True: only a group with itself has pairs of equal samples.")
+            raise InputError(
+                "unbiased=True with second: only a group with itself has pairs of a sample with "
+                "itself. Leave one of them out.",
+                parameter="unbiased",
+            )
         squares = np.diag(values)
         own = float(np.mean(feature_weights(first.feature_map) ** 2))
         with np.errstate(divide="ignore", invalid="ignore"):  # one sample has no pairs
@@ -465,7 +496,7 @@ def _matrix(first: SketchGroup, second: SketchGroup | None, unbiased: bool) -> x
 
 
 def _of_models(first: Model, second: Model, bandwidth: float) -> float:
-    """Mean of the Gaussian kernel over two mixtures, of which centroids have no covariances."""
+    """Mean of the Gaussian kernel over two models; centroids are components without covariance."""
     (means, spreads), (others, more) = _moments(first), _moments(second)
     d = means.shape[1]
     total = 0.0
@@ -495,24 +526,26 @@ def witness(
 ) -> Array:
     """Compute the witness function of two distributions: positive where the first has more mass.
 
-    Among all functions as smooth as the kernel requires, this one has the largest difference of the
-    means of both distributions, apart from its scale. It shows the places of a discrepancy.
+    Among all functions of unit norm in the space of the kernel, a multiple of this one has the
+    largest difference between its means over both distributions. It shows the places of a
+    discrepancy.
 
     Parameters
     ----------
     first, second
         Two sketches of one feature map, or a sketch and a model.
     x
-        Points, shape (n_points, n_features), or (n_points, n_columns).
+        Points, shape (n_points, n_features); with ``columns``, (n_points, n_columns).
     columns
-        Numbers of the features that ``x`` has, such as the two of a picture. Values are averages
-        over the other features then, which are taken as normal and independent, with the moments
-        of the sketches.
+        Numbers of the features in ``x``, such as two features for a picture. Values are averaged
+        over the other features, as if these were normal and independent, with the moments of the
+        sketches.
 
     Returns
     -------
     witness
-        Difference of the means of the kernel around each point, shape (n_points,).
+        Difference of the means over both distributions of the kernel around each point, shape
+        (n_points,).
 
     Raises
     ------
@@ -562,7 +595,7 @@ def witness(
         one.characteristic if isinstance(one, Sketch) else one.characteristic(omega)
         for one in (first, second)
     ]
-    unit = feature_weights(feature_map) / math.sqrt(feature_map.n_frequencies)
+    unit = feature_scales(feature_map)
     gap = halves(unit * (sides[0] - sides[1]))
     moments = [one.extent for one in (first, second) if isinstance(one, Sketch)]
     mean, variance = (np.mean(values, axis=0) for values in zip(*moments, strict=True))
@@ -578,7 +611,7 @@ def witness(
 def witness_basis(
     feature_map: FeatureMap, points: Array, columns: Sequence[int], mean: Array, variance: Array
 ) -> Array:
-    """Features of a map at points of some columns, averaged over the others as over normal ones.
+    """Features of a map at points of some columns, averaged over the other ones as if normal.
 
     Parameters
     ----------
@@ -594,13 +627,12 @@ def witness_basis(
     Returns
     -------
     basis
-        Shape (n_points, 2 * n_frequencies). Its product with a difference of vectors of
-        :func:`~dask_sketch.diagnostics.mmd.group_vectors` is their witness function.
+        Features, shape (n_points, 2 * n_frequencies). Their products with the difference of two
+        vectors of :func:`~dask_sketch.diagnostics.mmd.group_vectors` are the witness function.
     """
     omega = feature_map.frequencies
     rest = np.ones(len(omega), dtype=bool)
     rest[list(columns)] = False
-    unit = feature_weights(feature_map) / math.sqrt(feature_map.n_frequencies)
-    unit = unit * np.exp(-0.5 * variance[rest] @ omega[rest] ** 2)
+    unit = feature_scales(feature_map) * np.exp(-0.5 * variance[rest] @ omega[rest] ** 2)
     angles = points @ omega[list(columns)] + mean[rest] @ omega[rest]
     return np.concatenate([unit * np.cos(angles), -unit * np.sin(angles)], axis=1)

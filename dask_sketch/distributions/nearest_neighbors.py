@@ -23,24 +23,23 @@ from dask_sketch.validation.arrays import require_integer, require_memory
 
 Array = NDArray[np.float64]
 _FOLDS = 10
-_SLOWEST = 5  # number of features from which biases are not taken to decrease more slowly
+_SLOWEST = 5  # features beyond which biases are not assumed to decrease more slowly
 _PER_NEIGHBOR = 3  # rows of a fold for each neighbour
 
 
 @dataclass(frozen=True)
 class NeighborEstimate:
-    """Estimate from nearest neighbours.
+    """Divergence that is estimated from nearest neighbours.
 
     Attributes
     ----------
     value
         Estimate; may be negative.
     standard_error
-        Standard error, from disjoint parts of the rows; NaN if the rows are too few.
+        Standard error, from disjoint parts of the rows; NaN for too few rows.
     bias
-        Rough estimate of the bias, from the excess of the estimates of these parts, as if biases
-        decreased like ``n_samples**(-1 / n_features)``, of at most five features; NaN if the rows
-        are too few.
+        Rough estimate of the bias, from the excess of the estimates of the parts over ``value``. It
+        is assumed to decrease like ``n_samples**(-1 / min(n_features, 5))``. NaN for too few rows.
     """
 
     value: float
@@ -58,10 +57,15 @@ def checked_rows(name: str, given: Any) -> Array:
     given
         Array-like, shape (n_samples, n_features).
 
+    Returns
+    -------
+    rows
+        Rows in float64.
+
     Raises
     ------
     InputError
-        If there are no finite real numbers in that shape, or they are lazy.
+        If the values are not finite real numbers, the shape differs, or the rows are lazy.
     """
     require_memory(given, name, "Give rows in memory, or decode a sketch of them.")
     try:
@@ -81,8 +85,8 @@ def checked_rows(name: str, given: Any) -> Array:
     return rows
 
 
-def drawn_rows(name: str, given: Any, n_rows: int, seed: int) -> Array:
-    """Rows in memory as they are, or random rows of lazy input, drawn in one pass.
+def sampled_rows(name: str, given: Any, n_rows: int, seed: int) -> Array:
+    """Validate rows in memory, or draw random rows of lazy input in one pass.
 
     Parameters
     ----------
@@ -90,39 +94,40 @@ def drawn_rows(name: str, given: Any, n_rows: int, seed: int) -> Array:
         Name of the argument.
     given
         Array-like, shape (n_samples, n_features); or lazy input that
-        :func:`~dask_sketch.open_samples` takes, or what that returns.
+        :func:`~dask_sketch.open_samples` takes or returns.
     n_rows
-        Maximum number of rows of lazy input, which are drawn without replacement: those of
-        :class:`RowSample`, in random order.
+        Maximum number of rows of lazy input. They are drawn without replacement, as by
+        :class:`RowSample`, and are in random order.
     seed
         Seed of the draw, ``>= 0``.
 
     Returns
     -------
     rows
-        Shape (n_samples, n_features); ``(min(n_rows, n_samples), n_features)`` for lazy input.
+        Rows, shape (n_samples, n_features); for lazy input, ``(min(n_rows, n_samples),
+        n_features)``.
 
     Raises
     ------
     InputError
-        If there are no finite real numbers in that shape, or lazy input has weights or an unknown
-        number of features.
+        If the values are not finite real numbers, the shape differs, or lazy input has weights or
+        an unknown number of features.
 
     Examples
     --------
     >>> import dask.array as da
-    >>> drawn_rows("x", da.random.normal(size=(1000, 2), chunks=(300, 2)), 50, seed=0).shape
+    >>> sampled_rows("x", da.random.normal(size=(1000, 2), chunks=(300, 2)), 50, seed=0).shape
     (50, 2)
     """
     if isinstance(given, Samples):
-        given = _sampled(name, given, n_rows, seed)
+        given = _sample_lazy(name, given, n_rows, seed)
     elif not isinstance(given, (np.ndarray, list, tuple, GaussianMixture)):
         samples = open_samples(given)
-        given = _sampled(name, samples, n_rows, seed) if samples.lazy else given
+        given = _sample_lazy(name, samples, n_rows, seed) if samples.lazy else given
     return checked_rows(name, given)
 
 
-def _sampled(name: str, samples: Samples, n_rows: int, seed: int) -> NDArray[Any]:
+def _sample_lazy(name: str, samples: Samples, n_rows: int, seed: int) -> NDArray[Any]:
     weighted = samples.weights is not None or samples.weight_column or samples.weight_field
     if weighted or samples.n_features is None:
         given = "weights" if weighted else "an unknown number of features"
@@ -155,23 +160,28 @@ def neighbor_divergence(
 ) -> NeighborEstimate:
     """Estimate a divergence by distances to nearest neighbours.
 
-    Consistent for any fixed number of neighbours. Standard error and bias are estimated from
-    disjoint parts of the rows, whose order is random.
+    The estimate is consistent for any fixed number of neighbours. Its standard error and bias are
+    estimated from disjoint parts of the rows in random order.
 
     Parameters
     ----------
     x, y
         Rows of the two distributions, shape (n_samples, n_features).
     kind
-        Kind of the divergence; all but ``"tv"``.
+        Kind of the divergence; all except ``"tv"``.
     alpha
         Order of ``"renyi"`` and ``"alpha"``.
     n_neighbors
-        Number of the neighbour whose distance is taken, ``>= 1``.
+        Rank of the neighbour whose distance is used, ``>= 1``.
     seed
         Seed of the order of the rows.
     folds
-        Number of parts for the standard error; 0 for none.
+        Number of parts for the standard error; 0 for no standard error.
+
+    Returns
+    -------
+    estimate
+        Divergence with its error.
 
     Raises
     ------
@@ -206,7 +216,7 @@ def neighbor_divergence(
 
 
 def require_neighbors(rows: Sequence[Array], kind: str, alpha: float, n_neighbors: int) -> None:
-    """Refuse kinds, orders and rows that nearest neighbours cannot estimate.
+    """Raise for kinds, orders and rows whose divergence nearest neighbours cannot estimate.
 
     Parameters
     ----------
@@ -223,8 +233,8 @@ def require_neighbors(rows: Sequence[Array], kind: str, alpha: float, n_neighbor
     k = require_integer("n_neighbors", n_neighbors, 1)
     if kind == "tv":
         raise InputError(
-            "kind='tv': nearest neighbours estimate no total variation. Give mixtures, or "
-            "kind='squared-hellinger', which bounds it from both sides."
+            "kind='tv': the total variation is not estimated by nearest neighbours. Give mixtures, "
+            "or kind='squared-hellinger', which bounds it from both sides."
         )
     if kind in ("renyi", "alpha") and k <= abs(alpha - 1.0):
         raise InputError(
@@ -254,9 +264,9 @@ class Neighbors:
     tree
         Tree of the rows.
     n_neighbors
-        Number of the neighbour.
+        Rank ``k`` of the neighbour.
     log_distances
-        Logarithm of the distance of each row to that neighbour, shape (n_samples,).
+        Logarithm of the distance of each row to its ``k``-th neighbour, shape (n_samples,).
     """
 
     rows: Array
@@ -266,7 +276,7 @@ class Neighbors:
 
     @classmethod
     def of(cls, rows: Array, n_neighbors: int) -> Neighbors:
-        """Find the neighbours of each row among the others."""
+        """Find the neighbour of each row among the other rows."""
         tree = KDTree(rows)
         return cls(rows, tree, n_neighbors, _log_distances(tree, rows, n_neighbors, 1))
 
@@ -281,7 +291,7 @@ class Neighbors:
             Arguments of :func:`neighbor_divergence`.
         """
         (n, d), m, k = self.rows.shape, len(other.rows), self.n_neighbors
-        if kind == "js":  # entropies of both, and of as many rows of either together
+        if kind == "js":  # entropies of both sides, and of the same number of rows of each
             n = min(n, m)
             pooled = Neighbors.of(np.concatenate([self.rows[:n], other.rows[:n]]), k)
             return pooled._entropy - 0.5 * (self._entropy + other._entropy)
@@ -301,7 +311,7 @@ class Neighbors:
 
     @property
     def _entropy(self) -> float:
-        """Entropy by Kozachenko and Leonenko, but for the volume of the ball, which cancels."""
+        """Entropy by Kozachenko and Leonenko, without the volume of the ball, which cancels."""
         n, d = self.rows.shape
         scale = float(special.digamma(n) - special.digamma(self.n_neighbors))
         return scale + d * float(np.mean(self.log_distances))
@@ -313,7 +323,7 @@ def _log_distances(tree: KDTree, x: Array, k: int, omitted: int) -> Array:
     repeated = int(np.sum(distances == 0.0))
     if repeated:
         raise InputError(
-            f"n_neighbors={k}: {repeated:,} rows have as many copies, at distance 0. Remove the "
-            "copies, add a little noise, or take more neighbours."
+            f"n_neighbors={k}: {repeated:,} rows have a distance of 0 to their neighbour {k}. "
+            "Remove repeated rows, add a little noise, or give a larger n_neighbors."
         )
     return np.asarray(np.log(distances))

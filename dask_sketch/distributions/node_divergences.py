@@ -1,4 +1,4 @@
-"""Divergences of densities on nodes, with their errors from the sums of kernels."""
+"""Divergences of densities on nodes, with their errors, from sums of kernels."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from dask_sketch.validation.warn import warn_user
 
 Array = NDArray[np.float64]
 _TINY = 1e-300  # density in place of zero
-_FEW = 0.5  # relative variance of a density that hardly any row supports
-_NEAR = 2.0  # bandwidths over which the gap of two densities is taken as one
+_FEW = 0.5  # relative variance of a density at a node with hardly any rows
+_SHARE = 0.05  # share of the divergence from such nodes, above which there is a warning
+_NEAR = 2.0  # bandwidths over which the squared gap of two densities is averaged
 _CHANGE = 1.0  # change by the smoothing, in standard errors, above which there is a warning
-_SHARE = 0.05  # of the divergence that may come from such nodes
 
 
 def node_divergence(
@@ -46,17 +46,17 @@ def node_divergence(
     """Estimate a divergence of two distributions from sums of kernels at nodes, with its error.
 
     The sums add over chunks, so that one pass over any number of rows is enough. No model is
-    fitted; there are few features, up to three. Compare :func:`divergence`.
+    fitted. The nodes limit the data to few features, up to three; see :func:`divergence` for more.
 
-    The error is that of the delta method of second order. It covers the randomness of the rows:
+    The error follows from the delta method of second order. It covers the randomness of the rows:
     in simulations of 2,000 to 20,000 rows of one to three features, intervals of 95 % covered the
-    divergence of the smoothed densities in 90 to 100 % of the cases.
-    Sums of all rows of a side are taken as those of independent rows. Sums of its partitions, such
-    as days or files, are the independent units, whose rows may depend on each other.
+    divergence of the smoothed densities in 90 to 100 % of the cases. With sums of all rows of a
+    side, rows are assumed to be independent. With sums of partitions, such as days or files, the
+    partitions are independent units, whose rows may depend on each other.
 
-    The error does not cover the smoothing: the divergence is that of the two densities after
-    convolution with the kernel, which is smaller than that of the distributions themselves. Where
-    it matters, by the change when the densities are smoothed once more, there is a warning.
+    The error does not cover the smoothing. The estimate is the divergence of both densities after
+    convolution with the kernel, which is smaller than the divergence of the distributions. A
+    warning follows if this matters, judged by a second smoothing.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def node_divergence(
         Nodes, with the bandwidth of the kernel.
     first, second
         Sums of :meth:`DensityNodes.kernel_sums`, shape (n_nodes,) for all rows of a side, or
-        (n_parts, n_nodes) for two or more partitions of it. Both are of one kind.
+        (n_parts, n_nodes) for two or more partitions of each side.
     n_samples
         Numbers of rows in ``first`` and ``second``, above 0: two numbers, or two arrays of shape
         (n_parts,).
@@ -164,7 +164,7 @@ def node_divergence(
             alpha=alpha if kind in ("renyi", "alpha") else None,
             method="nodes",
         ),
-        # the bias of total variation is not known well between densities that are nearly equal
+        # the bias of total variation is not known well if the densities are nearly equal
         _quantile(sides, linear, level)
         * (math.hypot(error, bias) if terms.curvature is None else error),
     )
@@ -185,12 +185,13 @@ class _Side:
     Attributes
     ----------
     density
-        Shape (n_nodes,).
+        Density, shape (n_nodes,).
     n_samples
         Number of rows.
     parts
-        Deviation of each partition relative to the density, so that the sum of squares is the
-        relative variance, shape (n_parts, n_nodes); None for independent rows.
+        Deviation of each partition from the density, divided by the density and scaled so that the
+        sum of squares is the relative variance, shape (n_parts, n_nodes); None for independent
+        rows.
     """
 
     density: Array
@@ -249,7 +250,7 @@ def _numbers(name: str, given: Any) -> Array:
         out = np.array(math.nan)
     if not np.isfinite(out).all() or (out < 0.0).any() or not out.any():
         raise InputError(
-            f"{name} of type {type(given).__name__}: give finite numbers from 0 on, not all 0.",
+            f"{name} of type {type(given).__name__}: give finite numbers >= 0, not all 0.",
             parameter=name,
         )
     return out
@@ -264,8 +265,8 @@ def _second_order(
 ) -> tuple[float, float]:
     """Bias, and variance of the terms of second order.
 
-    These terms are half of the sum of ``curvature * masses * (a - b)**2``, where ``a`` and ``b``
-    are the relative noises of the two densities.
+    The terms are half of the sum of ``curvature * masses * (a - b)**2``, where ``a`` and ``b`` are
+    the relative noises of the two densities.
     """
     if terms.curvature is None:  # the mean of an absolute value of a normal variable
         shares = [side.density * nodes.cell / masses for side in sides]

@@ -57,7 +57,7 @@ def read_estimator(
     Raises
     ------
     ArtifactError
-        If an array or attribute is missing, or is not that of such an estimator.
+        If an array or attribute is missing, or does not fit such an estimator.
     """
     schema = str(dataset.attrs["schema"])
     try:
@@ -137,7 +137,10 @@ def _features(dataset: xr.Dataset) -> DistributionFeatures:
     n = found.n_features_in_ = int(attrs["n_features_in"])
     found.feature_map_ = feature_map_of(dataset) if "feature_map" in attrs else None
     if found.feature_map_ is not None and n != 2 * found.feature_map_.n_frequencies:
-        raise InputError(f"n_features_in={n} is not that of the feature map.")
+        raise InputError(
+            f"n_features_in={n}, but the feature map has {found.feature_map_.n_frequencies} "
+            "frequencies."
+        )
     found.shrinkage_ = None
     if "shrinkage_center" in dataset:
         arrays = [_finite(dataset, f"shrinkage_{name}", (n,)) for name in SHRINKAGE]
@@ -166,7 +169,7 @@ def _features(dataset: xr.Dataset) -> DistributionFeatures:
 
 
 def _settings(text: str, kind: type) -> dict[str, Any]:
-    """Parameters of an estimator; those that older versions lack have their defaults."""
+    """Parameters of an estimator; parameters that an older version did not have are defaults."""
     found: dict[str, Any] = parse_object(text)
     expected = kind().get_params(deep=False)
     if not set(found) <= set(expected):
@@ -192,5 +195,5 @@ def _finite(dataset: xr.Dataset, name: str, shape: tuple[int, ...]) -> Array:
 def _number(attrs: dict[str, Any], name: str) -> float:
     value = attrs[name]
     if type(value) not in (int, float) or not np.isfinite(value):
-        raise InputError(f"{name}={value!r} is no finite number.")
+        raise InputError(f"{name}={value!r} is not a finite number.")
     return float(value)

@@ -15,7 +15,7 @@ Array = NDArray[np.float64]
 
 
 def scores(mixture: GaussianMixture, x: Array) -> Array:
-    """Derivatives of the log-density by the parameters.
+    """Compute the derivatives of the log-density by the parameters of a mixture.
 
     Parameters
     ----------
@@ -27,8 +27,8 @@ def scores(mixture: GaussianMixture, x: Array) -> Array:
     Returns
     -------
     scores
-        Shape (n, n_parameters): weights, of which the sum is kept at one; means; and covariances in
-        the layout of the mixture, of matrices the lower triangles.
+        Derivatives, shape (n, n_parameters), by the weights, whose sum is kept at one, the means,
+        and the covariances in the layout of the mixture; of matrices, by the lower triangles.
 
     Examples
     --------
@@ -56,7 +56,7 @@ def _component_scores(
     d, kind = mixture.n_features, mixture.covariance_type
     if uses_matrices(kind):
         rows, columns = np.tril_indices(d)
-        twice = np.where(rows == columns, 0.5, 1.0)  # an entry beside the diagonal is there twice
+        twice = np.where(rows == columns, 0.5, 1.0)  # the upper triangle repeats the lower one
         precisions = np.linalg.inv(mixture.covariance_matrices)
     for k in range(mixture.n_components):
         share, gap = posterior[:, k, None], x - mixture.means[k]
@@ -80,7 +80,7 @@ def _component_scores(
 
 
 def _factor_scores(factors: Array, pull: Array, precision: Array) -> Array:
-    """Scores of noise variances and loadings, from those of the entries of the matrix."""
+    """Scores of noise variances and loadings, by the chain rule from scores of the matrix."""
     loadings = factors[:, 1:]
     by_noise = 0.5 * (pull**2 - np.diagonal(precision))
     by_loading = pull[:, :, None] * (pull @ loadings)[:, None, :] - precision @ loadings
@@ -107,7 +107,7 @@ def standard_errors(mixture: GaussianMixture) -> Array:
 
 
 def likelihood_covariance(information: Array, n_components: int) -> Array:
-    """Covariance of the parameters that maximum likelihood estimates from one sample.
+    """Covariance of the maximum likelihood estimate of the parameters, times the sample size.
 
     Parameters
     ----------
@@ -129,10 +129,10 @@ def likelihood_covariance(information: Array, n_components: int) -> Array:
 
 
 def rescaled(covariance: Array, errors: Array) -> Array:
-    """Covariance with the correlations of another one, and with given standard errors.
+    """Rescale a covariance to given standard errors, with the same correlations.
 
-    The standard errors of a mixture say nothing of correlations, and those of the parameters of
-    components that overlap are large.
+    A mixture has standard errors without correlations, which are large between parameters of
+    components that overlap.
 
     Parameters
     ----------

@@ -20,12 +20,12 @@ from dask_sketch.validation.threads import one_blas_thread
 
 Array = NDArray[np.float64]
 _COPIES = 4  # of the covariance of the points, at most
-_FEW = 0.2  # fraction of weights other than zero, below which zeros are left out
-_TINY = 1e-12  # variance of a change, relative to one, that is none
+_FEW = 0.2  # fraction of nonzero weights below which they are stored as a sparse matrix
+_TINY = 1e-12  # relative variance below which an observation changes nothing
 
 
 class Regions(Protocol):
-    """Classifiers of regions, given a Gaussian distribution of the field at the points."""
+    """Regions with a probability of a pattern, for a field with a Gaussian distribution."""
 
     @property
     def n_regions(self) -> int:
@@ -44,9 +44,10 @@ class Regions(Protocol):
         noise_variance: float,
         threshold: float,
     ) -> Array:
-        """Probability that a region passes the threshold after an observation at a candidate.
+        """Probability that a region is found after an observation at a candidate.
 
-        Shape (n_regions, n_candidates).
+        A region is found if the probability of its pattern exceeds the threshold. The shape is
+        (n_regions, n_candidates).
         """
         ...
 
@@ -101,8 +102,13 @@ class ProbitRegions:
         level
             Level of the mean of the field.
         sharpness
-            One over the deviation from the level at which the pattern is certain by one standard
-            deviation, above 0.
+            Steepness of the pattern, above 0: for a known mean, its probability is
+            ``Phi(sharpness * (mean - level))``.
+
+        Returns
+        -------
+        regions
+            Regions with weights and offsets for their means.
 
         Raises
         ------
@@ -127,7 +133,7 @@ class ProbitRegions:
 
     @cached_property
     def _operator(self) -> Any:
-        """The weights, without their zeros if regions have few of the points."""
+        """Weights; a sparse matrix if most of them are zero."""
         few = np.count_nonzero(self.weights) < _FEW * self.weights.size
         return csr_array(self.weights) if few else self.weights
 
@@ -153,7 +159,7 @@ class ProbitRegions:
         noise_variance: float,
         threshold: float,
     ) -> Array:
-        """Probability that a region passes the threshold after one more observation, eq. (7.11).
+        """Probability that a region is found after one more observation, eq. (7.11).
 
         Parameters
         ----------
@@ -169,7 +175,7 @@ class ProbitRegions:
         Returns
         -------
         rewards
-            Shape (n_regions, n_candidates).
+            Probabilities, shape (n_regions, n_candidates).
         """
         linked = self._operator @ covariance
         center = self.weights @ mean + self.offsets
@@ -195,11 +201,16 @@ class SampledRegions:
     n_regions
         Number of regions.
     n_fields
-        Number of sampled fields, for a given observation, ``>= 1``.
+        Number of sampled fields for each value of an observation, ``>= 1``.
     n_values
-        Number of sampled values of an observation, ``>= 1``.
+        Number of values of an observation, ``>= 1``.
     seed
-        Seed of the samples, ``>= 0``: they are the same in each step, for all candidates.
+        Seed of the sampled fields, ``>= 0``. They are the same in each step, for all candidates.
+
+    Raises
+    ------
+    InputError
+        If a number is out of range.
 
     Examples
     --------
@@ -255,9 +266,9 @@ class SampledRegions:
         noise_variance: float,
         threshold: float,
     ) -> Array:
-        """Probability that a region passes the threshold after one more observation, eq. (7.4).
+        """Probability that a region is found after one more observation, eq. (7.4).
 
-        Values are sampled from their distribution, eq. (7.3). Fields given a value are corrections
+        Values are quantiles of their distribution, eq. (7.3). Fields given a value are corrections
         of fields that are sampled once (Matheron's rule).
 
         Parameters
@@ -274,7 +285,7 @@ class SampledRegions:
         Returns
         -------
         rewards
-            Shape (n_regions, n_candidates).
+            Probabilities, shape (n_regions, n_candidates).
         """
         rng = np.random.default_rng(self.seed)
         fields = self._fields(mean, covariance, rng)
@@ -297,8 +308,8 @@ class PatternSearch:
     """Search for regions with a pattern, by the observations that are expected to find the most.
 
     A field has a Gaussian process as its prior and is observed at points, one after the other. A
-    region is found when the probability of its pattern is above a threshold. The next point is that
-    with the largest expected number of regions found after its observation.
+    region is found when the probability of its pattern is above a threshold. The next point has the
+    largest expected number of regions that are found after its observation.
 
     Parameters
     ----------
@@ -377,7 +388,7 @@ class PatternSearch:
         self.threshold = require_number("threshold", threshold, 0.0, 1.0, strict=True)
         if not callable(kernel):
             raise InputError(
-                f"kernel={kernel!r}: give a kernel of scikit-learn, as RBF(3.0), or a function.",
+                f"kernel={kernel!r}: give a kernel of scikit-learn, like RBF(3.0), or a function.",
                 parameter="kernel",
             )
         self.points, self.regions = given, regions
@@ -391,8 +402,8 @@ class PatternSearch:
             )
         if isinstance(regions, ProbitRegions) and regions.weights.shape[1] != len(given):
             raise InputError(
-                f"regions has weights of {regions.weights.shape[1]} points; there are "
-                f"{len(given)}.",
+                f"regions has weights of {regions.weights.shape[1]} points: give weights of the "
+                f"{len(given)} points.",
                 parameter="regions",
             )
         self.found = np.zeros(regions.n_regions, dtype=bool)
@@ -431,7 +442,9 @@ class PatternSearch:
     def _position(self, name: str, given: object) -> int:
         position = require_integer(name, given, 0)
         if position >= len(self.points):
-            raise InputError(f"{name}={position}: there are {len(self.points):,} points, from 0.")
+            raise InputError(
+                f"{name}={position}: give a position from 0 to {len(self.points) - 1:,}."
+            )
         return position
 
     def expected_rewards(self, candidates: ArrayLike | None = None) -> Array:
@@ -445,12 +458,12 @@ class PatternSearch:
         Returns
         -------
         rewards
-            Shape (n_candidates,). Regions that were found before are left out.
+            Expected numbers, shape (n_candidates,), without regions that were found before.
 
         Raises
         ------
         InputError
-            If a candidate is no position of a point.
+            If a candidate is not the position of a point.
         """
         chosen = self._candidates(candidates)
         with one_blas_thread():
@@ -460,15 +473,25 @@ class PatternSearch:
         return np.asarray(rewards[~self.found].sum(axis=0))
 
     def next_point(self, candidates: ArrayLike | None = None) -> int:
-        """Position of the point with the largest expected reward.
+        """Choose the point with the largest expected reward.
 
-        Where all rewards are alike, such as after all regions were found, it is that of the
-        largest variance.
+        Among points with equal rewards, such as after all regions were found, the point with the
+        largest variance is chosen.
 
         Parameters
         ----------
         candidates
             Positions of the points that may be observed; all by default.
+
+        Returns
+        -------
+        position
+            Position of the point, from 0.
+
+        Raises
+        ------
+        InputError
+            If a candidate is not the position of a point.
         """
         chosen = self._candidates(candidates)
         rewards = self.expected_rewards(chosen)

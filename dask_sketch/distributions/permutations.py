@@ -12,12 +12,13 @@ import psutil
 from numpy.typing import NDArray
 
 from dask_sketch.errors import InputError
+from dask_sketch.validation.arrays import require_integer
 
 Array = NDArray[np.float64]
 _ROUNDING = 1e-9  # relative difference of statistics that are equal but for rounding
 _TIE = 1e-6  # of the standardised statistics
 _PER_LEVEL, _LARGEST = 5.0, 1e18  # default number, multiplied by the level, and its bound
-_BYTES, _STATISTICS_BYTES = 25, 2048  # of an assignment: of each unit, and of all statistics
+_BYTES, _STATISTICS_BYTES = 25, 2048  # of an assignment: for each unit, and for all statistics
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +89,7 @@ def permutations_of(
 
 
 def shifts_of(first: NDArray[np.bool_]) -> Permutations:
-    """Shift the sides along a sequence of units whose end is joined to its begin.
+    """Shift the sides along a sequence of units whose end is joined to its beginning.
 
     Parameters
     ----------
@@ -141,15 +142,95 @@ def default_number(level: float) -> int:
     return max(999, math.ceil(min(_PER_LEVEL / max(level, 1e-300), _LARGEST)))
 
 
+def checked_number(given: int | None, level: float, name: str = "n_permutations") -> int:
+    """Validate the number of permutations or draws of a test; None for the default of its level.
+
+    Parameters
+    ----------
+    given
+        Number, ``>= 1``, or None.
+    level
+        Level of the test, in (0, 1).
+    name
+        Name of the argument.
+
+    Raises
+    ------
+    InputError
+        If the number is out of range.
+    """
+    return default_number(level) if given is None else require_integer(name, given, 1)
+
+
+def require_small_p_values(name: str, number: int, level: float) -> None:
+    """Raise if no p-value of a number of random permutations or draws is at most a level.
+
+    Parameters
+    ----------
+    name
+        Name of the argument that is the number.
+    number
+        Number of permutations or draws.
+    level
+        Level of the test.
+
+    Raises
+    ------
+    InputError
+        If they are too few.
+    """
+    smallest = 1.0 / (number + 1)
+    if smallest > level:
+        raise InputError(
+            f"{name}={number}: no p-value is under {smallest:.2g} with them. Take "
+            f"{math.ceil(1.0 / level)} or more for level={level:g}.",
+            parameter=name,
+        )
+
+
+def checked_smallest(
+    of_units: float, n_permutations: int, level: float, units: str, remedy: str
+) -> float:
+    """Smallest p-value of random permutations of some units; raise if it exceeds the level.
+
+    Parameters
+    ----------
+    of_units
+        Smallest p-value of all permutations of the units.
+    n_permutations
+        Number of random permutations.
+    level
+        Level of the test.
+    units
+        Number of units, for the message.
+    remedy
+        Remedy where the units are too few, for the message.
+
+    Raises
+    ------
+    InputError
+        If the units or the permutations are too few.
+    """
+    smallest = max(of_units, 1.0 / (n_permutations + 1))
+    if smallest > level:
+        if of_units <= level:
+            remedy = f"Take n_permutations={math.ceil(1.0 / level)} or more."
+        raise InputError(
+            f"level={level:g} with {units}: no p-value is under {smallest:.2g} with them. {remedy}",
+            parameter="level",
+        )
+    return smallest
+
+
 def require_memory(name: str, number: int, n_bytes: int) -> None:
     """Raise if permutations or draws do not fit into the free memory.
 
     Parameters
     ----------
     name
-        Name of the argument that is their number.
+        Name of the argument that is the number.
     number
-        Number of them.
+        Number of permutations or draws.
     n_bytes
         Number of bytes of each.
 
@@ -185,7 +266,7 @@ def smallest_p_value(first: NDArray[np.bool_], strata: NDArray[np.intp]) -> floa
 def _sizes(
     first: NDArray[np.bool_], strata: NDArray[np.intp]
 ) -> tuple[list[NDArray[np.intp]], list[int]]:
-    """Units of each stratum, and how many of them are on the first side."""
+    """Units of each stratum, and the number of them on the first side."""
     members = [np.flatnonzero(strata == code) for code in np.unique(strata)]
     return members, [int(first[rows].sum()) for rows in members]
 
@@ -205,10 +286,10 @@ def _assignments(
 
 
 def contrasts(sides: NDArray[np.bool_], masses: Array) -> Array:
-    """Coefficients of the units in the difference of the two sides' means.
+    """Coefficients of the units in the difference of the means of both sides.
 
-    Scaled by the square root of the sides' harmonic mean mass, so that statistics of unequal
-    assignments have one scale.
+    They are multiplied by the square root of ``a * b / (a + b)``, where ``a`` and ``b`` are the
+    masses of the sides, so that statistics of unequal assignments have one scale.
 
     Parameters
     ----------
@@ -216,6 +297,11 @@ def contrasts(sides: NDArray[np.bool_], masses: Array) -> Array:
         Whether a unit is on the first side, shape (n_assignments, n_units).
     masses
         Total weight of each unit, shape (n_units,).
+
+    Returns
+    -------
+    contrasts
+        Coefficients, shape (n_assignments, n_units).
     """
     mine = sides @ masses
     other = masses.sum() - mine
@@ -224,13 +310,33 @@ def contrasts(sides: NDArray[np.bool_], masses: Array) -> Array:
     return np.asarray(scale[:, None] * share * masses)
 
 
-def p_values(statistics: Array) -> Array:
-    """Share of the assignments whose statistic is at least as large, for each of them.
+def share_at_least(statistics: Array, reference: Array) -> Array:
+    """Share of the reference statistics that are at least as large as each statistic.
 
     Parameters
     ----------
     statistics
-        Shape (n_statistics, n_assignments).
+        Statistics, shape (n,).
+    reference
+        Statistics of random assignments, shape (n_assignments,).
+
+    Returns
+    -------
+    share
+        Shares, shape (n,): p-values, if the reference has the observed assignment.
+    """
+    tolerant = statistics - _ROUNDING * np.abs(statistics)
+    below = np.searchsorted(np.sort(reference), tolerant, side="left")
+    return np.asarray((len(reference) - below) / len(reference))
+
+
+def p_values(statistics: Array) -> Array:
+    """P-value of each assignment: the share of all assignments with a statistic at least as large.
+
+    Parameters
+    ----------
+    statistics
+        Statistics, shape (n_statistics, n_assignments).
 
     Returns
     -------
@@ -242,13 +348,7 @@ def p_values(statistics: Array) -> Array:
     >>> p_values(np.array([[3.0, 1.0, 2.0, 1.0]]))
     array([[0.25, 1.  , 0.5 , 1.  ]])
     """
-    ordered = np.sort(statistics, axis=1)
-    n = statistics.shape[1]
-    below = [
-        np.searchsorted(row, values - _ROUNDING * np.abs(values), side="left")
-        for row, values in zip(ordered, statistics, strict=True)
-    ]
-    return np.asarray((n - np.array(below)) / n)
+    return np.array([share_at_least(row, row) for row in statistics])
 
 
 def combined_p_value(statistics: Array) -> float:
@@ -275,9 +375,10 @@ def combined_p_value(statistics: Array) -> float:
 
 
 def adjusted_p_values(p: Array) -> Array:
-    """P-values of several hypotheses, adjusted so that the chance of any false one is kept.
+    """Adjust the p-values of several hypotheses, so that a level holds for all of them together.
 
-    Step-down min-p of Westfall and Young (1993), which uses how the statistics depend.
+    This is the step-down min-p procedure of Westfall and Young (1993), which uses the dependence of
+    the statistics.
 
     Parameters
     ----------
@@ -288,7 +389,7 @@ def adjusted_p_values(p: Array) -> Array:
     Returns
     -------
     adjusted
-        Shape (n_hypotheses,).
+        Adjusted p-values, shape (n_hypotheses,).
     """
     order = np.argsort(p[:, 0], kind="stable")
     # smallest p-value among the hypotheses that are no more significant than each one

@@ -1,4 +1,4 @@
-"""Choice of the statistic of a test by its power on units that are not tested."""
+"""Choose the statistic of a test by its estimated power on units that are not tested."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dask_sketch.distributions.effect import effect_of
 from dask_sketch.distributions.units import Units
 from dask_sketch.errors import InputError
 
-MIN_FOLD = 3  # units of each side, from which the variance of a discrepancy is estimated
+MIN_FOLD = 3  # units of each side that are needed for the variance of a discrepancy
 
 
 def fold_of(units: Units, share: float, seed: int) -> NDArray[np.bool_]:
@@ -24,7 +24,7 @@ def fold_of(units: Units, share: float, seed: int) -> NDArray[np.bool_]:
     units
         Units of both sides.
     share
-        Share of them, in (0, 1).
+        Share of the units, in (0, 1).
     seed
         Seed of the choice, ``>= 0``.
 
@@ -36,7 +36,7 @@ def fold_of(units: Units, share: float, seed: int) -> NDArray[np.bool_]:
     Raises
     ------
     InputError
-        If less than three units of a side are in the fold, or none are left.
+        If less than three units of a side are in the fold, or no unit of a side is left.
     """
     rng = np.random.default_rng((seed, 1))
     chosen = np.zeros(len(units), dtype=bool)
@@ -50,18 +50,17 @@ def fold_of(units: Units, share: float, seed: int) -> NDArray[np.bool_]:
     if min(counts) < MIN_FOLD or not min(left):
         raise InputError(
             f"fold={share:g} has {counts[0]:,} and {counts[1]:,} units of the two sides, and "
-            f"leaves {left[0]:,} and {left[1]:,}: choose one of {MIN_FOLD} units or more of each "
-            "side, which leaves enough to test.",
+            f"leaves {left[0]:,} and {left[1]:,}: give a fold with {MIN_FOLD} units or more of "
+            "each side, which leaves enough to test.",
             parameter="fold",
         )
     return chosen
 
 
 def most_powerful(units: Units) -> int:
-    """Position of the statistic whose difference is largest in units of its standard deviation.
+    """Find the statistic with the largest squared discrepancy relative to its standard deviation.
 
-    The criterion is the t_U of Sutherland (2016), section 6.3: the unbiased squared discrepancy
-    over its standard deviation, here with units in place of rows.
+    The criterion is ``t_U`` of Sutherland (2016), section 6.3, for units in place of rows.
 
     Parameters
     ----------
@@ -71,7 +70,7 @@ def most_powerful(units: Units) -> int:
     Returns
     -------
     position
-        Position among all columns of the weights of
+        Position of the statistic among the columns of all weights of
         :func:`~dask_sketch.distributions.band_statistics.weighted_bases`.
     """
     best, position, found = -math.inf, 0, 0

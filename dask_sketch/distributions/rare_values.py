@@ -1,4 +1,4 @@
-"""Values so rare that the random rows of two sketches do not tell their noise."""
+"""Values too rare for the random rows of two sketches to show their noise."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Array = NDArray[np.float64]
 MAX_ROWS = 4000  # random rows of a side, from which the noise is estimated
 _REACH = 5.0  # standard deviations beyond the random rows
 _ROUNDING = 1e-6  # of the random rows, which are of single precision
-_MIN_EFFECTIVE = 20  # random rows that determine a variance
+_MIN_EFFECTIVE = 20  # effective number of random rows below which a variance is not trusted
 _KEEP_ALL = (
     f"sketches that keep all their rows, with sample=n_samples up to {MAX_ROWS:,}, or sketches of "
     "groups with compare(). There the level is exact."
@@ -25,21 +25,22 @@ _KEEP_ALL = (
 def with_rare_rows(
     first: Sketch, second: Sketch, rows: Array, masses: Array
 ) -> tuple[Array, Array]:
-    """Add a row for each bound of the data that is far from all others, and share the masses.
+    """Add a row for each bound of the data that is far from all random rows.
 
-    Its mass is that which the variance of all rows lacks, within what the numbers of rows allow.
+    The mass of the row supplies the variance that the random rows lack, within bounds that follow
+    from the numbers of rows.
 
     Parameters
     ----------
     first, second
-        Sketches.
+        Sketches of both sides.
     rows, masses
-        Random rows of both, shape (n_rows, n_features), and their masses.
+        Random rows of both sides, shape (n_rows, n_features), and their masses.
 
     Returns
     -------
     rows, masses
-        Rows, and masses that sum to one.
+        Rows, and their masses, which sum to one.
     """
     masses = masses / masses.sum()
     center = masses @ rows
@@ -75,17 +76,18 @@ def _bounds(first: Sketch, second: Sketch) -> tuple[Array, Array]:
 def warn_of_rare_values(
     first: Sketch, second: Sketch, rows: Array, masses: Array, noise_masses: Array
 ) -> None:
-    """Warn of values so rare that the random rows do not tell their noise.
+    """Warn of values too rare for the random rows to show their noise.
 
-    Rows at the bounds of the data take the place of those that no random row tells of, which is
-    right for values of one size alone.
+    Rows at the bounds of the data replace rare rows that are not among the random rows, see
+    :func:`with_rare_rows`. This is exact only for rare values of one size.
 
     Parameters
     ----------
     first, second
-        Sketches.
+        Sketches of both sides.
     rows, masses, noise_masses
-        Random rows of both, shape (n_rows, n_features), and their masses in means and in the noise.
+        Random rows of both sides, shape (n_rows, n_features), and their masses in means and in the
+        noise.
     """
     names = first.feature_map.feature_names
     low, high = _bounds(first, second)
@@ -108,6 +110,6 @@ def warn_of_rare_values(
             continue
         warn_user(
             f"{feature_title(feature, names)} {why}: rare values make differences by chance larger "
-            f"than these rows tell, so the p-value may be too small. Compare {remedy}"
+            f"than these rows show, so the p-value may be too small. Compare {remedy}"
         )
         return

@@ -1,4 +1,4 @@
-"""Judge a fitted regression of groups for its report."""
+"""Evaluate a fitted regression of groups for its report."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _RESAMPLES = 1000
 _UNLIKELY = 0.01  # chance of a coverage as low as an observed one
 _LARGE_ERROR = 4.0  # in standard errors
 _N_THIRDS = 30  # groups from which there are thirds
-_MOSTLY, _HARDLY = 0.5, 0.1  # shares of an error variance
+_MOSTLY, _HARDLY = 0.5, 0.1  # shares of the numbers of rows in an error variance
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +69,7 @@ class Findings:
 def regression_findings(
     model: DistributionRegressor, groups: SketchGroup, y: Array, target: str, level: float
 ) -> Findings:
-    """Judge a regression by its leave-one-out predictions.
+    """Evaluate a regression by its leave-one-out predictions.
 
     Parameters
     ----------
@@ -82,12 +82,17 @@ def regression_findings(
     target
         Name of the target.
     level
-        Chance that a target lies outside of its interval.
+        Probability that a target lies outside of its interval.
+
+    Returns
+    -------
+    findings
+        Parts of the page.
 
     Raises
     ------
     InputError
-        If the errors are not those of the fit.
+        If the errors differ from the errors of the fit.
     """
     predictions = model.leave_one_out_
     kept = np.isfinite(predictions)
@@ -98,13 +103,13 @@ def regression_findings(
     )
     if not is_same:
         raise InputError(
-            f"y: the errors of the {len(y):,} targets are not those of the fit: give the groups "
-            "and the targets that the model was fitted to.",
+            f"y: the errors of the {len(y):,} targets differ from the errors of the fit: give the "
+            "groups and the targets that the model was fitted to.",
             parameter="y",
         )
     n = int(kept.sum())
     has_intervals = math.ceil((1.0 - level) * (n + 1)) <= n
-    # without intervals, their ends are nowhere
+    # too few groups for intervals of this level: they would be infinite
     reach = np.full(len(y), np.inf)
     if has_intervals:
         reach = np.broadcast_to(model._reach(sizes, level), y.shape)
@@ -127,28 +132,15 @@ def regression_findings(
     ]
     worst = Section(
         f"Worst predicted {groups.dim}s",
-        f"Those of the largest errors, in standard errors of a {groups.dim} of this size"
+        f"Those with the largest errors, in standard errors of a {groups.dim} of this size"
         + (", in colour where the interval misses the target." if has_intervals else "."),
         (groups.dim, "rows", target, "prediction", "standard errors"),
         rows,
         frozenset(i for i, k in enumerate(order) if abs(y[k] - predictions[k]) > reach[k]),
     )
-    chosen = np.unique(np.linspace(0, n - 1, _MAX_DRAWN).astype(int)) if n else order
-    few = f" of {len(chosen)} evenly chosen {groups.dim}s" if n > len(chosen) else ""
-    with_intervals = (
-        f", with their intervals of {100 * (1 - level):.4g} %: orange where one misses its target"
-        if has_intervals
-        else ""
+    drawing = _predictions_drawing(
+        y, predictions, reach if has_intervals else None, target, level, groups.dim
     )
-    drawing = Drawing(
-        "Predictions and targets",
-        f"Leave-one-out predictions{few}{with_intervals}. On the dashed line, both are equal.",
-        partial(
-            plot_predictions, y[chosen], predictions[chosen],
-            reach[chosen] if has_intervals else None, name=target,
-        ),
-        SQUARE,
-    )  # fmt: skip
     return Findings(
         verdict,
         _certainty(np.median(reach), coverage, level, groups.dim, n, low),
@@ -161,8 +153,35 @@ def regression_findings(
     )
 
 
+def _predictions_drawing(
+    y: Array, predictions: Array, reach: Array | None, target: str, level: float, dim: str
+) -> Drawing:
+    """Picture of predictions and targets, of 500 evenly chosen groups if there are more."""
+    n = len(y)
+    chosen = np.unique(np.linspace(0, n - 1, _MAX_DRAWN).astype(int)) if n else np.arange(0)
+    few = f" of {len(chosen)} evenly chosen {dim}s" if n > len(chosen) else ""
+    intervals = (
+        ""
+        if reach is None
+        else f", with their intervals of {100 * (1 - level):.4g} %: orange where one misses its "
+        "target"
+    )
+    return Drawing(
+        "Predictions and targets",
+        f"Leave-one-out predictions{few}{intervals}. On the dashed line, both are equal.",
+        partial(
+            plot_predictions,
+            y[chosen],
+            predictions[chosen],
+            None if reach is None else reach[chosen],
+            name=target,
+        ),
+        SQUARE,
+    )
+
+
 def _error(y: Array, predictions: Array, target: str) -> tuple[Answer, str, dict[str, str]]:
-    """Error of predictions beside that of the mean of all other groups."""
+    """Error of the predictions, beside the error of the mean of all other groups."""
     n = len(y)
     squared = (y - predictions) ** 2
     constant = (n / (n - 1) * (y - y.mean())) ** 2
@@ -187,7 +206,7 @@ def _error(y: Array, predictions: Array, target: str) -> tuple[Answer, str, dict
         short,
         f"The root mean square of the leave-one-out errors is {errors[0]:.3g}; that of the "
         f"constant, the mean of all other groups, is {errors[1]:.3g}.",
-        "Bandwidth and ridge were chosen by these errors, so that those of new groups are a "
+        "Bandwidth and ridge were chosen by these errors, so that errors of new groups are a "
         "little larger.",
     ]
     warning = ""
@@ -203,7 +222,7 @@ def _error(y: Array, predictions: Array, target: str) -> tuple[Answer, str, dict
 def _coverage(
     y: Array, predictions: Array, reach: Array, counts: NDArray[np.int64], level: float
 ) -> tuple[Section, list[str]]:
-    """Coverage of the intervals, of all groups and of thirds; also the parts where it is low."""
+    """Coverage of the intervals, for all groups and for thirds; also the parts where it is low."""
     inside = np.abs(y - predictions) <= reach
     parts = [("all", np.arange(len(y)))]
     if len(y) >= _N_THIRDS:
@@ -225,8 +244,9 @@ def _coverage(
         )
     text = (
         f"Share of the leave-one-out intervals of {100 * (1 - level):.4g} % with their targets. "
-        "That of all is right by construction; that of a third shows whether the intervals hold "
-        f"there. In colour: less than {1 - level:.4g}, with a chance under {_UNLIKELY:g} by luck."
+        "For all groups it is right by construction; for a third of them it shows whether the "
+        f"intervals hold there. In colour: less than {1 - level:.4g}, which has a probability "
+        f"under {_UNLIKELY:g} by chance."
     )
     strong = frozenset(i for i, (name, _) in enumerate(parts) if name in low)
     header = ("groups with", "number", "inside", "median interval")
@@ -291,7 +311,7 @@ def _actions(
 
 
 def advice(what: str) -> str:
-    """Advice where nothing was learnt."""
+    """Advice if predictions are no better than a constant; ``what`` is a noun for the target."""
     return (
         "Give more groups, more rows for each, another feature map, or columns on which the "
         f"{what} depends."

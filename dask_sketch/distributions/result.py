@@ -42,11 +42,11 @@ class TwoSampleTest:
     p_value
         Probability of a difference at least as large if both sides have one distribution.
     smallest_p_value
-        Smallest p-value that so few units can have.
+        Smallest p-value that is possible with these numbers of units and permutations.
     discrepancy
         Maximum mean discrepancy, from 0 to 2: the size of the difference.
     squared
-        Unbiased estimate of its square, which may be negative.
+        Unbiased estimate of the squared discrepancy, which may be negative.
     interval
         Confidence interval of the discrepancy.
     level
@@ -62,17 +62,17 @@ class TwoSampleTest:
     n_strata
         Number of strata within which units were permuted.
     n_permutations
-        Number of assignments of units to sides, the observed one included; of splits of the units,
-        with ``method="cross"``.
+        Number of assignments of units to sides, including the observed one; with
+        ``method="cross"``, number of splits of the units.
     is_complete
-        Whether these are all assignments or splits.
+        Whether all possible assignments or splits were used.
     features
         Differences of the features, the most significant first.
     method
         ``"permutation"`` or ``"cross"``.
     statistic
-        Statistic that was chosen on other units of both sides, which are counted in ``n_units``;
-        None if all of them were tested by all statistics.
+        Statistic that was chosen on a fold of the units, see ``fold`` of :func:`compare`; None if
+        all units were tested by all statistics. The units of the fold are counted in ``n_units``.
     """
 
     p_value: float
@@ -125,7 +125,7 @@ class TwoSampleTest:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TwoSampleTest:
-        """Restore from :meth:`as_dict`, also after it was stored as JSON."""
+        """Restore a test from the result of :meth:`as_dict`, also after it was stored as JSON."""
         features = tuple(
             FeatureDifference(
                 str(one["name"]), one["p_value"], tuple(one["means"]), tuple(one["deviations"])
@@ -147,7 +147,7 @@ class TwoSampleTest:
 
     def _fields(self) -> dict[str, str]:
         hidden = {"features"}
-        if not self.tolerance:  # the other p-value is the one of no difference
+        if not self.tolerance:  # both p-values would be for the hypothesis of no difference
             hidden |= {"tolerance", "tolerance_p_value"}
         return describe({k: value for k, value in self.as_dict().items() if k not in hidden})
 

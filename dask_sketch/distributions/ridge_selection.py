@@ -1,4 +1,4 @@
-"""Ridge regression on groups: bandwidth and ridge by leave-one-out, weights by sizes."""
+"""Ridge regression on groups, with bandwidth, ridge and weights by leave-one-out errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dask_sketch.validation.threads import one_blas_thread
 
 Array = NDArray[np.float64]
 _STEPS = 5  # of the reweighted fit of variances
-_MAX_SELECTION = 1000  # landmarks or frequencies of the fits that choose the bandwidth
+_MAX_SELECTION = 1000  # landmarks or frequencies at most, in the fits that choose the bandwidth
 _TINY = 1e-12  # variance relative to the mean square
 
 
@@ -32,9 +32,9 @@ class ErrorVariance:
     Attributes
     ----------
     constant
-        Variance for a group of infinitely many samples.
+        Error variance of a group of infinitely many samples, above 0.
     per_sample
-        Variance because of the finite size, times the size.
+        Further error variance because of the finite size of a group, times the size, ``>= 0``.
 
     Examples
     --------
@@ -50,14 +50,19 @@ class ErrorVariance:
 
     @classmethod
     def fit(cls, squared: Array, sizes: Array | None) -> ErrorVariance:
-        """Estimate from squared errors.
+        """Estimate both parts from squared errors, by non-negative least squares.
 
         Parameters
         ----------
         squared
             Squared error of each group, shape (n_groups,).
         sizes
-            Effective number of samples of each group; None where it is unknown.
+            Effective number of samples of each group, shape (n_groups,); None if unknown.
+
+        Returns
+        -------
+        variance
+            Error variance; ``per_sample`` is 0 if sizes are equal or unknown.
         """
         level = max(float(np.mean(squared)), float(np.finfo(float).tiny) / _TINY)
         if sizes is None or np.ptp(sizes) == 0:
@@ -72,7 +77,7 @@ class ErrorVariance:
         return cls(constant, float(found[1] * np.min(sizes)))
 
     def of(self, sizes: Array | None) -> Array | float:
-        """Variances for groups of some sizes."""
+        """Error variances of groups of given sizes; of None, the constant."""
         return self.constant if sizes is None else self.constant + self.per_sample / sizes
 
 
@@ -92,9 +97,9 @@ class SelectedRidge:
         Prediction for each group by a fit to all others, shape (n_groups, n_targets); NaN for
         groups of weight zero.
     weights
-        Weights of the fit, those of the sizes included, shape (n_groups,).
+        Weights of the fit, including the inverse error variances, shape (n_groups,).
     error_variance
-        Variance of these predictions around the targets.
+        Error variance of the predictions.
     """
 
     features: DistributionFeatures
@@ -115,10 +120,10 @@ def select_ridge(
     *,
     weight_sizes: bool,
 ) -> SelectedRidge:
-    """Fit a ridge regression for each bandwidth and ridge, and keep the best.
+    """Fit a ridge regression for each bandwidth and ridge, and keep the best one.
 
-    The time grows with the cube of the size of the second layer: bandwidths are compared with a
-    small one.
+    The time grows with the cube of the size of the second layer. So bandwidths are compared with a
+    second layer of at most 1,000 landmarks or frequencies.
 
     Parameters
     ----------
@@ -134,6 +139,16 @@ def select_ridge(
         Relative bandwidths and ridges to choose from.
     weight_sizes
         Whether groups are weighted by the inverse of their error variance as well.
+
+    Returns
+    -------
+    selected
+        Best fit, with its leave-one-out predictions.
+
+    Raises
+    ------
+    InputError
+        If a bandwidth or ridge is out of range, or there are less than two groups.
     """
     bandwidths = positive_numbers("bandwidths", bandwidths)
     alphas = positive_numbers("alphas", alphas)
@@ -173,9 +188,9 @@ def select_ridge(
 def _ridge(values: Array, y: Array, weights: Array, alphas: Array) -> tuple[RidgeCV, Array]:
     """Ridge regression, and its leave-one-out predictions, shape (n_groups, n_targets)."""
     ridge = RidgeCV(alphas, scoring="neg_mean_squared_error", store_cv_results=True)
-    # without weights where all are equal, which some releases of scikit-learn handle otherwise
+    # equal weights are left out, since some releases of scikit-learn then compute differently
     sample_weight = None if np.ptp(weights) == 0 else weights
-    # the scores are weighted without routing, whose requests users have no access to
+    # with metadata routing the scores would not be weighted, and users cannot request it here
     with one_blas_thread(), config_context(enable_metadata_routing=False):
         ridge.fit(values, y, sample_weight=sample_weight)
     chosen = int(np.flatnonzero(alphas == ridge.alpha_)[0])
@@ -186,7 +201,7 @@ def _ridge(values: Array, y: Array, weights: Array, alphas: Array) -> tuple[Ridg
 
 
 def positive_numbers(name: str, values: Any) -> Array:
-    """Require a list of numbers above 0."""
+    """Validate a list of numbers above 0, and return it as an array."""
     given = np.asarray(values)
     if given.ndim != 1 or not given.size:
         raise InputError(f"{name}={values!r}: give a list of one or more numbers.", parameter=name)
@@ -196,7 +211,7 @@ def positive_numbers(name: str, values: Any) -> Array:
 
 
 def targets_of(y: Any, labels: NDArray[Any] | None) -> Any:
-    """Targets in the order of the labels of the groups.
+    """Arrange targets in the order of the labels of the groups.
 
     Parameters
     ----------
@@ -204,7 +219,12 @@ def targets_of(y: Any, labels: NDArray[Any] | None) -> Any:
         Mapping from labels, series of pandas with labels as its index, or array-like in the order
         of the labels.
     labels
-        Labels of the groups; None where they are unknown, and the order is that of ``y``.
+        Labels of the groups; None if they are unknown, so that the order of ``y`` is kept.
+
+    Returns
+    -------
+    targets
+        Targets in the order of ``labels``; ``y`` itself if it has no labels.
 
     Raises
     ------
@@ -220,7 +240,7 @@ def targets_of(y: Any, labels: NDArray[Any] | None) -> Any:
     else:
         missing = [key for key in keys if key not in y.index]
         if missing and _is_counted(y.index):
-            return y  # a series without labels
+            return y  # a series without labels of groups
         values = [] if missing else y.loc[keys].to_numpy()
     if missing:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Covariance of the features of single rows, by the mixture of the pilot rows."""
+"""Covariance of the random features of single rows, from a mixture of pilot rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ Array = NDArray[np.float64]
 
 
 def pilot_mixture(feature_map: FeatureMap) -> GaussianMixture | None:
-    """Mixture of the rows of a pilot, or None; the sides of units do not depend on it.
+    """Mixture of the pilot rows of a feature map, or None.
+
+    The mixture does not depend on the sides of units, so tests may whiten by it.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Noise of the difference of two sketches of independent rows, from the random rows they carry."""
+"""Noise of the difference of two sketches of independent rows, from their random rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_sketch.diagnostics.mmd import feature_weights, halves
+from dask_sketch.diagnostics.mmd import feature_scales, halves
 from dask_sketch.distributions.effect import Effect
 from dask_sketch.distributions.rare_values import MAX_ROWS
 from dask_sketch.errors import InputError
@@ -19,7 +19,7 @@ from dask_sketch.sketching.sketch import Sketch
 
 Array = NDArray[np.float64]
 MIN_ROWS = 200  # random rows of a side
-_FEWEST_PERMUTED = 20  # rows of a side, where both sides are all rows
+_MIN_PERMUTED = 20  # rows of a side, if both sketches have all of their rows
 _NUMBERS = 2**25  # features of these rows in memory at once
 _ROUNDING = 1e-13  # difference, relative to the values, that is rounding
 
@@ -34,10 +34,10 @@ class ObservedDifference:
         Difference of the real and imaginary parts, with the weights of the features, shape
         (2 * n_frequencies,).
     noise
-        Features of the random rows of both sides, without their mean and times roots of their
-        noise masses, shape (n_rows, 2 * n_frequencies): the sum of their squares is a covariance.
+        Features of the random rows of both sides, minus their mean and times roots of the noise
+        masses, shape (n_rows, 2 * n_frequencies): the sum of their squares is a covariance.
     factor
-        Covariance of the difference in units of that covariance.
+        Factor by which this covariance is multiplied for the covariance of the difference.
     rows, masses
         Random rows of both sides, shape (n_rows, n_features), and their masses, which sum to one.
     noise_masses
@@ -68,15 +68,20 @@ class ObservedDifference:
 
 
 def observe(first: Sketch, second: Sketch, *, pooled: bool = True) -> ObservedDifference:
-    """Difference of two sketches of one feature map, and its noise from their random rows.
+    """Compute the difference of two sketches, and its noise from their random rows.
 
     Parameters
     ----------
     first, second
-        Sketches.
+        Sketches of one feature map, with random rows.
     pooled
-        Whether the noise is that of rows of one common distribution, as if the sides were alike, or
-        of rows of each side around its own mean.
+        Whether the noise is estimated as if both sides had one distribution; otherwise from the
+        rows of each side around the mean of the side.
+
+    Returns
+    -------
+    observed
+        Difference and noise.
 
     Raises
     ------
@@ -89,7 +94,7 @@ def observe(first: Sketch, second: Sketch, *, pooled: bool = True) -> ObservedDi
     kept = [getattr(side, "sample", None) for side in named.values()]
     complete = all(sample is not None and sample.is_complete for sample in kept)
     for name, side in named.items():
-        _require_rows(name, side, _FEWEST_PERMUTED if complete else MIN_ROWS)
+        _require_rows(name, side, _MIN_PERMUTED if complete else MIN_ROWS)
     first.feature_map.require_same(second.feature_map)
     feature_map = first.feature_map
     m, counts = feature_map.n_frequencies, (first.effective_count, second.effective_count)
@@ -101,7 +106,7 @@ def observe(first: Sketch, second: Sketch, *, pooled: bool = True) -> ObservedDi
     noise_masses, is_weighted = masses, any(has_weights(one) for one in samples)
     if is_weighted:  # the variance of each side is over its own count, not that of both together
         noise_masses = _shared(shares[::-1], [noise_masses_of(one) for one in samples])
-    unit = feature_weights(feature_map) / math.sqrt(m)
+    unit = feature_scales(feature_map)
     factor = sum(counts) / (counts[0] * counts[1])
     features, cut = features_of(feature_map, rows), len(samples[0])
     if pooled:
@@ -116,8 +121,7 @@ def observe(first: Sketch, second: Sketch, *, pooled: bool = True) -> ObservedDi
                 )
             ]
         )
-    gap = unit * (first.characteristic - second.characteristic)
-    difference = np.concatenate([gap.real, gap.imag])
+    difference = halves(unit * (first.characteristic - second.characteristic))
     difference[np.abs(difference) < _ROUNDING * unit.max()] = 0.0
     added = np.hypot(*(added_noise(feature_map, side) for side in (first, second)))
     return ObservedDifference(
@@ -182,13 +186,12 @@ def noise_masses_of(sample: RowSample) -> Array:
 
 def features_of(feature_map: FeatureMap, rows: Array) -> Array:
     """Weighted features of rows, real parts beside imaginary ones."""
-    unit = feature_weights(feature_map) / math.sqrt(feature_map.n_frequencies)
-    features = unit * np.exp(-1j * (rows @ feature_map.frequencies))
+    features = feature_scales(feature_map) * np.exp(-1j * (rows @ feature_map.frequencies))
     return halves(np.asarray(features, dtype=np.complex128))  # some stubs of NumPy say float64
 
 
 def centred(features: Array, masses: Array, noise_masses: Array | None = None) -> Array:
-    """Features without their mean, times roots of noise masses: their squares sum to a covariance.
+    """Features minus their mean, times roots of noise masses: their squares sum to a covariance.
 
     Parameters
     ----------
@@ -206,19 +209,18 @@ def centred(features: Array, masses: Array, noise_masses: Array | None = None) -
 
 def added_noise(feature_map: FeatureMap, sketch: Sketch) -> Array:
     """Deviations of the noise of rounded sums or quantised phases in weighted features."""
-    unit = feature_weights(feature_map) / math.sqrt(feature_map.n_frequencies)
-    return np.tile(unit * math.sqrt(sketch.added_variance), 2)
+    return np.tile(feature_scales(feature_map) * math.sqrt(sketch.added_variance), 2)
 
 
 def effect_of_rows(difference: Array, noise: Array, factor: float, added: Array) -> Effect:
     """Squared discrepancy, with the noise of independent rows of one covariance.
 
-    Independent noise of the variances ``added`` is beside that of the rows.
+    Further independent noise has the variances ``added``.
     """
     own = np.einsum("ij,ij->i", noise, noise)
     wide = noise.shape[1] > noise.shape[0]
     gram = noise @ noise.T if wide else noise.T @ noise
-    # the sums over products of different rows, whose expectation has no bias, from those over all
+    # sums over pairs of different rows are unbiased: the terms of a row with itself are subtracted
     paired = np.sum(gram**2, axis=0) if wide else np.einsum("ij,ij->i", noise @ gram, noise)
     square = factor**2 * max(float(np.sum(paired) - np.sum(own**2)), 0.0)
     cube = (

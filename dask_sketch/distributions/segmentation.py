@@ -1,4 +1,4 @@
-"""Change points of the distribution in a sequence of sketches, such as those of nights."""
+"""Change points of the distribution in a sequence of sketches, such as one for each night."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ from numpy.typing import NDArray
 from dask_sketch.display.html import card, html_table
 from dask_sketch.display.text import describe, fields_text, text_table
 from dask_sketch.distributions.effect import effect_of
-from dask_sketch.distributions.permutations import default_number, require_memory
+from dask_sketch.distributions.permutations import (
+    checked_number,
+    require_memory,
+    require_small_p_values,
+    share_at_least,
+)
 from dask_sketch.distributions.units import Units, units_of
 from dask_sketch.errors import InputError
 from dask_sketch.sketching.group import SketchGroup
@@ -25,12 +30,12 @@ from dask_sketch.validation.warn import warn_user
 Array = NDArray[np.float64]
 _DIRECTIONS = 32  # of the largest variance between units
 _RIDGE = 0.1  # of the whitened statistic, relative to the largest variance
-_KINDS = 2  # of statistics
+_KINDS = 2  # kinds of statistics, plain and whitened
 _DECAY = math.sqrt(2.0)  # ratio of the lengths of intervals
 _TINY = 1e-12  # variances relative to the largest one that are rounding
-_DOMINANT = 0.4  # fraction of the rows in one unit that is warned of
+_DOMINANT = 0.4  # fraction of the rows in one unit above which there is a warning,
+_FEWEST_UNITS = 8  # if there are at least as many units
 _MAX_STEP = 32.0  # ratio of the median sizes of the units before and after a position
-_FEWEST_UNITS = 8  # of which one with so many is unlike the others
 _HEADER = ("change from", "position", "p-value", "discrepancy", "interval")
 
 
@@ -43,16 +48,16 @@ class ChangePoint:
     label
         Label, or time, of the first unit after the change.
     position
-        Number of units before it.
+        Number of units before the change.
     p_value
         P-value, adjusted for all positions and lengths that were searched.
     discrepancy
-        Maximum mean discrepancy between the units since the last change point and those until the
-        next one, from 0 to 2.
+        Maximum mean discrepancy, from 0 to 2, between the units back to the previous change point
+        and the units up to the next one.
     interval
         Confidence interval of the discrepancy. It does not allow for the choice of the position.
     date
-        Date of that unit, if it is known.
+        Date of the first unit after the change, if it is known.
     """
 
     label: Any
@@ -79,13 +84,16 @@ class ChangePoints:
     p_value
         P-value of the hypothesis that nothing changes.
     level
-        Level: chance of any change point where there is none.
+        Level of the test: probability of finding any change point where there is none.
     dim
-        Name of a unit, whose label a change point has; ``"time"`` if it has the time of one.
-    n_units, n_strata
-        Numbers of units, and of strata within which they were permuted.
+        Name of a unit, whose label is the label of a change point; ``"time"`` if change points have
+        times as labels.
+    n_units
+        Number of units.
+    n_strata
+        Number of strata within which the units were permuted.
     n_permutations
-        Number of orders of the units, the observed one included.
+        Number of orders of the units, including the observed one.
     """
 
     points: tuple[ChangePoint, ...]
@@ -117,7 +125,7 @@ class ChangePoints:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ChangePoints:
-        """Restore from :meth:`as_dict`, also after it was stored as JSON."""
+        """Restore change points from the result of :meth:`as_dict`, also after storage as JSON."""
         points = tuple(
             ChangePoint(**(dict(one) | {"interval": tuple(one["interval"])}))
             for one in values["points"]
@@ -160,42 +168,44 @@ def change_points(
 ) -> ChangePoints:
     """Find the points of a sequence of sketches at which the distribution changes.
 
-    The discrepancy of the two sides of each split of many intervals, whose lengths decrease
-    geometrically, is compared with its largest value over all of them where the order of the units
-    is permuted. So the level holds for all positions and lengths together, however much the rows of
-    one unit depend on each other, as long as the units could have come in any order. Blocks of
-    successive units are permuted if units depend on their neighbours (``serial``). Of the splits
-    beyond that bound, those of the shortest intervals are taken first, since these have one change
-    at most.
+    Many intervals of the sequence are searched, with geometrically decreasing lengths. The
+    discrepancy of the two sides of each split of an interval is compared with the largest
+    discrepancy of all splits when the units are in a random order. So the level holds for all
+    positions and lengths together, however much the rows of one unit depend on each other, as long
+    as the units could have come in any order. If units depend on their neighbours (``serial``),
+    blocks of successive units are permuted. Significant splits of the shortest intervals are taken
+    first, since these intervals have at most one change.
 
     Units count by their effective numbers of rows, and differences are divided by the noise of
-    units of their sizes. So the level nearly holds where units grow along the sequence: at 5 %,
-    changes were found in 2 to 5 % of 400 draws without any, of 60 units from 5 to 100 or from 2 to
-    500 rows. A sudden step from 3 to 300 rows is one in 3 to 10 %, and a warning tells of it.
+    units of the same sizes. So the level nearly holds if units grow along the sequence: at a level
+    of 5 %, changes were found in 2 to 5 % of 400 draws without any, of 60 units from 5 to 100 or
+    from 2 to 500 rows. With a sudden step from 3 to 300 rows they were found in 3 to 10 %, and
+    there is a warning.
 
     Parameters
     ----------
     units
-        Sketches in their order in time, such as one for each night. Those without samples are left
+        Sketches in the order of time, such as one for each night. Sketches without samples are left
         out.
     strata
         Stratum of each unit, such as its weekday: array-like of any labels, shape (n_units,). Units
-        are compared with the mean of their stratum and permuted within it. By default all are in
-        one.
+        are compared with the mean of their stratum and permuted within it. By default all units are
+        in one stratum.
     serial
-        Whether units depend on their neighbours. Then blocks of as many units as the square root of
-        their number are permuted, across strata; the level holds about if dependence ends after
-        fewer units.
+        Whether units depend on their neighbours. Then blocks of ``sqrt(n_units)`` units are
+        permuted, across strata. The level nearly holds if dependence ends after fewer units than a
+        block has.
     times
-        Time of each unit, such as the number of a night of several units: array-like of numbers,
-        shape (n_units,). Units are put in this order, and the distribution changes only between
-        different times. The default is a time of its own for each unit, in the order of the labels.
+        Time of each unit, such as the number of the night if nights have several units: array-like
+        of numbers, shape (n_units,). Units are sorted by time, and changes are only searched
+        between different times. By default each unit has its own time, in the order of the labels.
     min_units
         Smallest number of units between two change points, ``>= 1``.
     level
-        Chance to find any change where there is none, in (0, 1).
+        Probability of finding any change where there is none, in (0, 1).
     n_permutations
-        Number of random orders, ``>= 1``. The default is 999, or more if the level is small.
+        Number of random orders, ``>= 1``. The default is 999, or more if the level is so small that
+        its p-values need more.
     seed
         Seed of the permutations, ``>= 0``.
 
@@ -225,39 +235,15 @@ def change_points(
     [25]
     """
     level = require_number("level", level, 0.0, 1.0, strict=True)
-    n_draws = default_number(level) if n_permutations is None else n_permutations
-    n_draws = require_integer("n_permutations", n_draws, 1)
+    n_draws = checked_number(n_permutations, level)
     least = require_integer("min_units", min_units, 1)
     seed = require_integer("seed", seed, 0)
-    if not isinstance(units, SketchGroup):
-        raise InputError(
-            f"units of type {type(units).__name__}: give a group of sketches in the order of time; "
-            "call .compute() on a lazy one."
-        )
-    kept = units.total_weight > 0
-    if kept.sum() < 2:
-        raise InputError(
-            f"units has {int(kept.sum())} sketches of samples: give one for each of several nights."
-        )
-    initial = np.arange(len(units)) <= int(np.argmax(kept))
-    one_side = units_of(units.select(initial), units.select(~initial), strata)
-    one_side, labels, can_change = _ordered(units, one_side, kept, times)
-    n = len(one_side)
+    sequence, labels, can_change = _sequence(units, strata, times)
+    n = len(sequence)
     block = math.isqrt(n) if serial else 1
-    sizes = [n // block] if serial else np.bincount(one_side.strata).tolist()
-    n_orders = math.prod(map(math.factorial, sizes))
-    if n < 2 * least or n_orders < 1.0 / level:
-        raise InputError(
-            f"units has {n} sketches of samples: give {max(2 * least, 8)} or more for min_units="
-            f"{least} and level={level:g}, or fewer strata.",
-            parameter="units",
-        )
-    if 1.0 / (n_draws + 1) > level:
-        raise InputError(
-            f"n_permutations={n_draws}: no p-value is under {1.0 / (n_draws + 1):.2g} with them. "
-            f"Take {math.ceil(1.0 / level)} or more.",
-            parameter="n_permutations",
-        )
+    sizes = [n // block] if serial else np.bincount(sequence.strata).tolist()
+    _require_enough(n, sizes, least, level)
+    require_small_p_values("n_permutations", n_draws, level)
     splits = np.array(list(_splits(n, least)), dtype=np.intp)
     splits = splits[can_change[splits[:, 1]]]
     if not len(splits):
@@ -267,66 +253,45 @@ def change_points(
             parameter="times",
         )
     require_memory("n_permutations", n_draws, 8 * _KINDS)
-    _warn_of_dominant(one_side.sizes, labels, units.dim, level)
-    _warn_of_step(one_side.sizes, labels, units.dim)
+    _warn_of_dominant(sequence.sizes, labels, units.dim, level)
+    _warn_of_step(sequence.sizes, labels, units.dim)
     with one_blas_thread():
-        vectors = _directions(one_side)
-        null = _permuted(one_side, vectors, splits, n_draws, seed, block)
-        observed = null.observed(one_side, vectors, splits)
+        vectors = _directions(sequence)
+        null = _permute(sequence, vectors, splits, n_draws, seed, block)
+        observed = null.observed(sequence, vectors, splits)
         found = _narrowest(splits, observed, null.largest, level, least)
-        found = _refined(found, can_change, least, partial(null.observed, one_side, vectors))
-        points = _described(one_side, found, labels.tolist(), level)
-    p_value = float(_p_values(observed.max()[None], null.largest)[0])
+        found = _refine(found, can_change, least, partial(null.observed, sequence, vectors))
+        points = _change_points(sequence, found, labels.tolist(), level)
+    p_value = float(share_at_least(observed.max()[None], null.largest)[0])
     return ChangePoints(
         points=points,
         p_value=p_value,
         level=level,
         dim=units.dim if times is None else "time",
         n_units=n,
-        n_strata=int(one_side.strata.max()) + 1,
+        n_strata=int(sequence.strata.max()) + 1,
         n_permutations=n_draws + 1,
     )
 
 
-def _warn_of_dominant(sizes: Array, labels: NDArray[Any], dim: str, level: float) -> None:
-    """Warn of a unit with so many of the rows that the level does not hold where units differ."""
-    largest = int(np.argmax(sizes))
-    share = float(sizes[largest] / sizes.sum())
-    if len(sizes) >= _FEWEST_UNITS and share > _DOMINANT:
-        warn_user(
-            f"{dim} {labels[largest]} has {share:.0%} of the effective rows: where units differ "
-            f"from each other, changes are then found more often than level={level:g} says (in "
-            "13 % of draws at 5 %, with 84 % of the rows). Leave it out, or divide it into units "
-            "like the others."
-        )
-
-
-def _warn_of_step(sizes: Array, labels: NDArray[Any], dim: str) -> None:
-    """Warn of a step of the sizes of units, at which the level holds less well."""
-    n = len(sizes)
-    before = np.arange(3, n - 2)  # numbers of units before the step
-    if not len(before):
-        return
-    # the division of the logarithms of the sizes into two parts that leaves the smallest squares
-    logs = np.log(sizes) - np.log(sizes).mean()
-    first = int(before[np.argmax(np.cumsum(logs)[before - 1] ** 2 / (before * (n - before)))])
-    earlier, later = float(np.median(sizes[:first])), float(np.median(sizes[first:]))
-    if max(earlier, later) > _MAX_STEP * min(earlier, later):
-        warn_user(
-            f"units before {dim} {labels[first]} have {earlier:,.4g} rows, those from it on "
-            f"{later:,.4g} (medians of effective numbers): with a step from 3 to 300 rows, changes "
-            "were found in 3 to 10 % of draws without any, at a level of 5 %. Merge the small "
-            "units with merge_by(), divide the large ones, or search both parts by themselves."
-        )
-
-
-def _ordered(
-    group: SketchGroup, units: Units, kept: NDArray[np.bool_], times: Any
+def _sequence(
+    group: SketchGroup, strata: Any, times: Any
 ) -> tuple[Units, NDArray[Any], NDArray[np.bool_]]:
     """Units in the order of time, their labels, and whether a change can be before each of them."""
-    n = len(units)
+    if not isinstance(group, SketchGroup):
+        raise InputError(
+            f"units of type {type(group).__name__}: give a group of sketches in the order of time; "
+            "call .compute() on a lazy one."
+        )
+    kept = group.total_weight > 0
+    if kept.sum() < 2:
+        raise InputError(
+            f"units has {int(kept.sum())} sketches of samples: give one for each of several nights."
+        )
+    initial = np.arange(len(group)) <= int(np.argmax(kept))
+    units = units_of(group.select(initial), group.select(~initial), strata)
     if times is None:
-        return units, np.asarray(group.labels)[kept], np.ones(n, dtype=bool)
+        return units, np.asarray(group.labels)[kept], np.ones(len(units), dtype=bool)
     found = np.asarray(times)
     if found.shape != kept.shape or found.dtype.kind not in "iuf" or not np.isfinite(found).all():
         raise InputError(
@@ -336,9 +301,51 @@ def _ordered(
         )
     order = np.argsort(found[kept], kind="stable")
     labels = found[kept][order]
-    arrays = ("vectors", "means", "variances", "masses", "sizes", "strata")
-    units = replace(units, **{name: getattr(units, name)[order] for name in arrays})
-    return units, labels, np.concatenate([[False], labels[1:] != labels[:-1]])
+    can_change = np.concatenate([[False], labels[1:] != labels[:-1]])
+    return units.select(order), labels, can_change
+
+
+def _require_enough(n: int, sizes: list[int], least: int, level: float) -> None:
+    """Raise if there are too few units or orders of them; sizes are numbers of permuted blocks."""
+    n_orders = math.prod(map(math.factorial, sizes))
+    if n < 2 * least or n_orders < 1.0 / level:
+        raise InputError(
+            f"units has {n} sketches of samples: give {max(2 * least, 8)} or more for min_units="
+            f"{least} and level={level:g}, or fewer strata.",
+            parameter="units",
+        )
+
+
+def _warn_of_dominant(sizes: Array, labels: NDArray[Any], dim: str, level: float) -> None:
+    """Warn of a unit with so many of the rows that the level does not hold if units differ."""
+    largest = int(np.argmax(sizes))
+    share = float(sizes[largest] / sizes.sum())
+    if len(sizes) >= _FEWEST_UNITS and share > _DOMINANT:
+        warn_user(
+            f"{dim} {labels[largest]} has {share:.0%} of the effective rows: if units differ from "
+            f"each other, changes are found more often than level={level:g} allows (in 13 % of "
+            "draws at 5 %, with 84 % of the rows). Leave it out, or divide it into units like the "
+            "others."
+        )
+
+
+def _warn_of_step(sizes: Array, labels: NDArray[Any], dim: str) -> None:
+    """Warn of a step in the sizes of units, at which the level holds less well."""
+    n = len(sizes)
+    before = np.arange(3, n - 2)  # numbers of units before the step
+    if not len(before):
+        return
+    # the split of the sequence with the smallest residual squares of the logarithms of the sizes
+    logs = np.log(sizes) - np.log(sizes).mean()
+    first = int(before[np.argmax(np.cumsum(logs)[before - 1] ** 2 / (before * (n - before)))])
+    earlier, later = float(np.median(sizes[:first])), float(np.median(sizes[first:]))
+    if max(earlier, later) > _MAX_STEP * min(earlier, later):
+        warn_user(
+            f"units before {dim} {labels[first]} have {earlier:,.4g} rows, and {later:,.4g} from "
+            "it on (medians of effective numbers): with a step from 3 to 300 rows, changes were "
+            "found in 3 to 10 % of draws without any, at a level of 5 %. Merge the small units "
+            "with merge_by(), divide the large ones, or search both parts separately."
+        )
 
 
 def _splits(n: int, least: int) -> Iterator[tuple[int, int, int]]:
@@ -376,7 +383,7 @@ class _Null:
     mean, deviation
         Mean and standard deviation of the largest statistic of each kind, shape (n_kinds,).
     largest
-        Largest statistic of all kinds in their units, shape (n_orders,), the observed order first.
+        Largest standardised statistic of all kinds, shape (n_orders,), the observed order first.
     """
 
     mean: Array
@@ -384,7 +391,7 @@ class _Null:
     largest: Array
 
     def observed(self, units: Units, vectors: list[Array], splits: NDArray[np.intp]) -> Array:
-        """Largest statistic of each split in the observed order, in the same units."""
+        """Largest standardised statistic of each split in the observed order, shape (n_splits,)."""
         scaled = [
             (_statistics(one, units.sizes, _noise(units, one), splits) - mean) / deviation
             for one, mean, deviation in zip(vectors, self.mean, self.deviation, strict=True)
@@ -392,7 +399,7 @@ class _Null:
         return np.asarray(np.max(scaled, axis=0))
 
 
-def _permuted(
+def _permute(
     units: Units,
     vectors: list[Array],
     splits: NDArray[np.intp],
@@ -400,7 +407,7 @@ def _permuted(
     seed: int,
     block: int,
 ) -> _Null:
-    """Permute the order of the units within their strata, or that of blocks of units."""
+    """Permute the units within their strata, or blocks of successive units."""
     rng = np.random.default_rng(seed)
     members = [np.flatnonzero(units.strata == code) for code in range(units.strata.max() + 1)]
     largest = np.empty((n_draws + 1, len(vectors)))
@@ -420,7 +427,7 @@ def _permuted(
 
 
 def _blocks(rng: np.random.Generator, n: int, block: int) -> NDArray[np.intp]:
-    """Order of ``n`` units in permuted blocks, which begin at random places of the circle."""
+    """Order of ``n`` units in permuted blocks, which start at a random position of the circle."""
     circle = (np.arange(n) + rng.integers(n)) % n
     pieces = np.array_split(circle, n // block)
     return np.concatenate([pieces[k] for k in rng.permutation(len(pieces))])
@@ -436,7 +443,7 @@ def _noise(units: Units, vectors: Array) -> Array:
 def _statistics(vectors: Array, sizes: Array, noise: Array, splits: NDArray[np.intp]) -> Array:
     """Squared differences of the sides of splits, divided by their expectation without a change.
 
-    So units that grow along the sequence, whose noise falls, are no change.
+    So a decreasing noise of units that grow along the sequence is not taken for a change.
     """
     start, middle, end = splits.T
     size, sums, squares = (
@@ -444,7 +451,7 @@ def _statistics(vectors: Array, sizes: Array, noise: Array, splits: NDArray[np.i
         for one in (sizes[:, None], sizes[:, None] * vectors, (sizes**2 * noise)[:, None])
     )
     before, after = (size[middle] - size[start])[:, 0], (size[end] - size[middle])[:, 0]
-    # sides so light beside the others that rounding hides them say nothing
+    # sides with so little weight that rounding hides them are no evidence
     seen = np.minimum(before, after) > _TINY * size[-1, 0]
     before, after = np.where(seen, before, 1.0), np.where(seen, after, 1.0)
     gap = (sums[middle] - sums[start]) / before[:, None]
@@ -456,17 +463,11 @@ def _statistics(vectors: Array, sizes: Array, noise: Array, splits: NDArray[np.i
     return np.where(seen, lengths / np.where(seen, expected, 1.0), 0.0)
 
 
-def _p_values(statistics: Array, largest: Array) -> Array:
-    ordered = np.sort(largest)
-    below = np.searchsorted(ordered, statistics - 1e-9 * np.abs(statistics), side="left")
-    return np.asarray((len(ordered) - below) / len(ordered))
-
-
 def _narrowest(
     splits: NDArray[np.intp], observed: Array, largest: Array, level: float, least: int
 ) -> dict[int, float]:
-    """Positions of change points with their p-values."""
-    p = _p_values(observed, largest)
+    """Positions of change points with their p-values, from the shortest significant intervals."""
+    p = share_at_least(observed, largest)
     found: dict[int, float] = {}
     significant = np.flatnonzero(p <= level)
     lengths = splits[significant, 2] - splits[significant, 0]
@@ -478,7 +479,7 @@ def _narrowest(
     return dict(sorted(found.items()))
 
 
-def _refined(
+def _refine(
     found: dict[int, float],
     can_change: NDArray[np.bool_],
     least: int,
@@ -496,22 +497,15 @@ def _refined(
     return out
 
 
-def _described(
+def _change_points(
     units: Units, found: dict[int, float], labels: list[Any], level: float
 ) -> tuple[ChangePoint, ...]:
+    """Change points with their discrepancies, from positions with p-values."""
     edges = [0, *found, len(units)]
     points = []
     for k, (position, p_value) in enumerate(found.items()):
         near = np.arange(edges[k], edges[k + 2])
-        codes = np.unique(units.strata[near], return_inverse=True)[1]
-        arrays = ("vectors", "means", "variances", "masses", "sizes")
-        both = replace(
-            units,
-            **{name: getattr(units, name)[near] for name in arrays},
-            first=near < position,
-            strata=codes,
-        )
-        effect = effect_of(both)
+        effect = effect_of(replace(units.select(near), first=near < position))
         size, interval = math.sqrt(max(effect.squared, 0.0)), effect.interval(level)
         points.append(ChangePoint(labels[position], position, p_value, size, interval))
     return tuple(points)

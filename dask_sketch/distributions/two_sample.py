@@ -19,9 +19,9 @@ from dask_sketch.distributions.effect import effect_of
 from dask_sketch.distributions.permutations import (
     Permutations,
     adjusted_p_values,
+    checked_number,
     combined_p_value,
     contrasts,
-    default_number,
     p_values,
     permutations_of,
     shifts_of,
@@ -32,13 +32,14 @@ from dask_sketch.distributions.units import Units, units_of
 from dask_sketch.errors import InputError
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.validation.arrays import require_integer, require_number
+from dask_sketch.validation.tables import feature_labels
 from dask_sketch.validation.threads import one_blas_thread
 from dask_sketch.validation.warn import warn_user
 
 Array = NDArray[np.float64]
 
-_MAX_RATIO = 8.0  # of the median sizes of units on both sides, and of sizes and weights
-_MIN_SINGLE = 4  # frequencies of one feature alone, from which it has a statistic of its own
+_MAX_RATIO = 8.0  # of the median sizes of the units of both sides, and of sizes and weights
+_MIN_SINGLE = 4  # frequencies of one feature alone that are needed for a statistic of them
 _NUMBERS = 2**24  # products of permutations and eigenvectors in memory at once
 
 
@@ -57,51 +58,54 @@ def compare(
 ) -> TwoSampleTest:
     """Test whether two groups of sketches are of one distribution.
 
-    Whole units are permuted between the sides: days, files or speakers, each with a sketch of its
-    own. The level holds however much the rows of one unit depend on each other, as the frames of a
-    recording do, as long as the units could have been on either side by chance. Differences are
-    divided by the noise that units of their sizes have, so the level nearly holds where those of
-    one side are larger; a warning tells of weights with which it may not. Tests that take rows for
-    independent find a difference in nearly every such case.
+    Whole units are permuted between the sides: days, files or speakers, each with its own sketch.
+    The level holds however much the rows of one unit depend on each other, as frames of a recording
+    do, as long as the units could have been on either side by chance. Tests that assume independent
+    rows nearly always find a difference in such data. Differences are divided by the noise of units
+    of the same sizes, so that the level nearly holds if the units of one side are larger. There is
+    a warning of weights with which it may not hold.
 
-    The statistics are squared distances of the mean sketches in bands of frequencies, plain and
-    whitened: by the covariance of rows, if the feature map has a mixture of pilot rows, else by
-    that of all units. Neither depends on the sides. The smallest of their p-values is calibrated by
-    the same permutations. Feature maps of ``design(x, task="comparison")`` see differences of all
-    sizes; a map for mixtures sees those about as large as its components. Design the map from rows
-    of both sides, or of neither: the level is exact only if it does not depend on the sides.
+    The statistics are squared distances of the mean sketches in bands of frequencies. They are
+    plain, and whitened: by the covariance of rows if the feature map has a mixture of pilot rows,
+    otherwise by the covariance of all units. Neither covariance depends on the sides. The smallest
+    of their p-values is calibrated by the same permutations. Feature maps of ``design(x,
+    task="comparison")`` detect differences of all sizes; a map for mixtures detects differences
+    about as large as its components. Design the map from rows of both sides, or of neither: the
+    level is exact only if the map does not depend on the sides.
 
     Parameters
     ----------
     first, second
         Groups of sketches of one feature map, each sketch a unit.
     strata
-        Stratum of each unit, first those of ``first``, then those of ``second``, in the order of
-        their labels: units are permuted within strata only, such as weekdays. By default there is
-        one stratum.
+        Stratum of each unit, such as its weekday, for the units of ``first`` and then of
+        ``second``, both in the order of their labels. Units are permuted within strata only. By
+        default there is one stratum.
     serial
-        Whether neighbouring units depend on each other, as successive nights do. Then the units of
-        ``second`` precede those of ``first``, both in the order of their labels, and the two sides
-        are compared with those that lie elsewhere in this sequence: the sides are shifted along
-        it, and its end is joined to its begin. This takes ``1 / level`` units. The level is that of
-        units in any order, and close to it if dependence ends after a small part of the sequence.
+        Whether neighbouring units depend on each other, as successive nights do. The units of
+        ``second`` must precede the units of ``first`` in time, both in the order of their labels.
+        The sides are then shifted along this sequence, whose end is joined to its beginning, in
+        place of permutations. The test needs ``1 / level`` units. The level is exact if units could
+        have come in any order, and nearly holds if dependence ends after a small part of the
+        sequence.
     method
-        ``"permutation"``, or ``"cross"`` for few units, whose permutations have no small p-values:
-        3 and 3 have none under 0.1, 4 and 4 none under 0.029. Then the difference of some units is
-        a direction along which the others are compared by Welch's test, for many splits of the
-        units. This assumes that units have normal scores, as means of many rows have; each unit
-        counts the same. Alike units of 100 dependent rows were found different at a level of 5 % in
-        3.8 % of 1,000 draws of 3 and 3 units, and in 4.9 % of 4 and 4.
+        ``"permutation"``; or ``"cross"`` for few units, whose permutations have no small p-values:
+        3 and 3 units have none under 0.1, 4 and 4 none under 0.029. For many splits of the units,
+        the difference of some units is then a direction along which the other units are compared by
+        Welch's test. This assumes that the projections of units are normal, as means of many rows
+        are. Each unit counts the same. Units of 100 dependent rows without a difference were found
+        different at a level of 5 % in 3.8 % of 1,000 draws of 3 and 3 units, and in 4.9 % of 4 and
+        4.
     fold
-        Share of the units of each side, in (0, 1), on which the one statistic is chosen that has
-        the largest difference in units of its deviation; only the other units are tested, by it
-        alone. By default all units are tested by all statistics, which finds more in all cases that
-        were measured: 0.70 in place of 0.32 of differences of four clusters.
+        Share of the units of each side, in (0, 1), for the choice of one statistic: the statistic
+        with the largest difference relative to its standard deviation. The other units are tested
+        by this statistic alone. By default all units are tested by all statistics, which had more
+        power in all measured cases: 0.70 in place of 0.32 for differences of four clusters.
     tolerance
-        Largest discrepancy that does not matter, from 0 to 2. With many rows everything is
-        significant: a tolerance asks for differences that matter.
+        Largest discrepancy that does not matter, from 0 to 2. With many rows even tiny differences
+        are significant; with a tolerance, only larger ones are.
     level
-        Chance to find a difference where there is none, in (0, 1).
+        Probability of finding a difference where there is none, in (0, 1).
     n_permutations
         Number of random permutations, ``>= 1``; fewer where there are not so many. The default is
         999, or more if the level is so small that its p-values need more.
@@ -116,8 +120,8 @@ def compare(
     Raises
     ------
     InputError
-        If an argument is out of range or has no use beside another one, a side has no samples, or
-        the units are too few for the level, the method or the fold.
+        If an argument is out of range or has no effect beside another one, a side has no samples,
+        or the units are too few for the level, the method or the fold.
     MergeError
         If the feature maps differ.
 
@@ -150,10 +154,8 @@ def compare(
     if method == "cross":
         given = {"strata": strata, "serial": serial or None, "n_permutations": n_permutations}
         _require_none("method='cross', which permutes no units", fold=fold, **given)
-    elif n_permutations is None:
-        n_permutations = default_number(level)
     else:
-        n_permutations = require_integer("n_permutations", n_permutations, 1)
+        n_permutations = checked_number(n_permutations, level)
     if fold is not None:
         fold = require_number("fold", fold, 0.0, 1.0, strict=True)
         if serial:
@@ -161,9 +163,9 @@ def compare(
     with one_blas_thread():
         units = units_of(first, second, strata)
         found = (
-            _crossed(units, first.dim, seed)
+            _test_splits(units, first.dim, seed)
             if n_permutations is None
-            else _permuted(units, first.dim, level, n_permutations, seed, serial=serial, fold=fold)
+            else _permute(units, first.dim, level, n_permutations, seed, serial=serial, fold=fold)
         )
         effect = effect_of(units.with_weights_of_one_scale(), serial=serial)
     return TwoSampleTest(
@@ -181,7 +183,7 @@ def compare(
     )
 
 
-def _permuted(
+def _permute(
     units: Units,
     dim: str,
     level: float,
@@ -191,7 +193,7 @@ def _permuted(
     serial: bool,
     fold: float | None,
 ) -> dict[str, Any]:
-    """Fields of the result of permuting the units."""
+    """Test by permutations of the units, and return fields of the result."""
     chosen = None
     if fold is not None:
         others = fold_of(units, fold, seed)
@@ -220,13 +222,13 @@ def _permuted(
     }
 
 
-def _crossed(units: Units, dim: str, seed: int) -> dict[str, Any]:
-    """Fields of the result of a test along directions of other units."""
+def _test_splits(units: Units, dim: str, seed: int) -> dict[str, Any]:
+    """Test along directions of other units, and return fields of the result."""
     if min(units.counts) < MIN_UNITS:
         a, b = units.counts
         raise InputError(
             f"method='cross' with {a:,} and {b:,} units ({dim}): give {MIN_UNITS} or more on each "
-            "side. If all rows are independent, take compare_rows() of sketches that are no "
+            "side. If all rows are independent, use compare_rows() with two sketches that are not "
             "groups.",
             parameter="method",
         )
@@ -237,12 +239,12 @@ def _crossed(units: Units, dim: str, seed: int) -> dict[str, Any]:
         "smallest_p_value": 0.0,
         "n_permutations": found.n_splits,
         "is_complete": found.is_complete,
-        "features": _described(units, p, np.lexsort((np.arange(len(p)), p))),
+        "features": _differences(units, p, np.lexsort((np.arange(len(p)), p))),
     }
 
 
 def _require_none(other: str, **given: Any) -> None:
-    """Refuse arguments that another one has no use for."""
+    """Raise for arguments that have no effect beside another one."""
     for name, value in given.items():
         if value is not None:
             shown = f" of type {type(value).__name__}" if name == "strata" else f"={value!r}"
@@ -258,9 +260,9 @@ class _Contrasts:
     signs
         Coefficients of the units in the differences, shape (n_assignments, n_units).
     classes
-        Code of the class of size of each unit, shape (n_units,).
+        Code of the size class of each unit, shape (n_units,).
     noise
-        Mean squared coefficient of the units of each class, shape (n_assignments, n_classes).
+        Mean squared coefficient of the units of each size class, shape (n_assignments, n_classes).
     """
 
     signs: Array
@@ -269,7 +271,7 @@ class _Contrasts:
 
     @classmethod
     def of(cls, permutations: Permutations, units: Units) -> _Contrasts:
-        """Contrasts of the assignments of units to sides."""
+        """Prepare the differences of assignments of units to sides."""
         signs = contrasts(permutations.sides, units.masses)
         classes = units.size_classes()
         members = np.eye(int(classes.max()) + 1)[classes]
@@ -291,7 +293,7 @@ class _Contrasts:
         Returns
         -------
         statistics
-            Shape (n_statistics, n_assignments).
+            Statistics, shape (n_statistics, n_assignments).
         """
         squares = np.empty((len(self), weights.shape[1]))
         step = max(_NUMBERS // len(weights), 1)
@@ -303,8 +305,8 @@ class _Contrasts:
     def relative(self, squares: Array, own: Array) -> Array:
         """Squared differences, divided by their expectation if all units are of one distribution.
 
-        Units of about the same size have the same noise then. So the level nearly holds where those
-        of one side are smaller, and it is exact where sizes do not depend on the sides.
+        Units of about the same size are assumed to have the same noise. So the level nearly holds
+        if the units of one side are smaller, and is exact if sizes do not depend on the sides.
 
         Parameters
         ----------
@@ -313,6 +315,11 @@ class _Contrasts:
         own
             Squared distances of the units from their mean, shape (n_units,) or (n_units,
             n_statistics).
+
+        Returns
+        -------
+        statistics
+            Shape of ``squares``.
         """
         sums = np.zeros((self.noise.shape[1], *own.shape[1:]))
         np.add.at(sums, self.classes, own)
@@ -326,9 +333,9 @@ def _require_enough(
     if permutations.smallest > level:
         a, b = units.counts
         few = min(a, b) >= MIN_UNITS and not serial and not units.strata.any()
-        other = ", or choose method='cross', whose p-values have no smallest one" if few else ""
+        other = ", or choose method='cross', whose p-values have no lower limit" if few else ""
         remedy = (
-            f"Compare more units, give a larger level, or fewer strata{other}."
+            f"Give more units, a larger level, or fewer strata{other}."
             if permutations.is_complete
             else f"Take n_permutations={int(np.ceil(1.0 / level))} or more."
         )
@@ -349,15 +356,15 @@ def _warn_of_weights(units: Units, dim: str) -> None:
     if min(max(both) / min(both) for both in (sizes, shares)) > _MAX_RATIO:
         warn_user(
             f"first has units ({dim}) of {sizes[0]:,.4g} rows, second of {sizes[1]:,.4g} (medians "
-            "of effective numbers), and their weights do not tell: small units count as much as "
-            "large ones. At a ratio of 20 to 1, alike data was found different at a level of 5 % "
-            "in up to 10 % of 600 draws, at 100 to 1 in up to 30 %. Give all rows one weight, "
-            "divide the large units, or merge small ones with merge_by()."
+            "of effective numbers), and their weights do not reflect this: small units count as "
+            "much as large ones. At a ratio of 20 to 1, data of one distribution was found "
+            "different at a level of 5 % in up to 10 % of 600 draws, at 100 to 1 in up to 30 %. "
+            "Give all rows one weight, divide the large units, or merge small ones with merge_by()."
         )
 
 
 def _feature_differences(units: Units, contrasted: _Contrasts) -> tuple[FeatureDifference, ...]:
-    """Differences of single features: in their moments, and in frequencies of theirs alone."""
+    """Differences of single features: of their moments, and of frequencies of one feature alone."""
     pooled, _ = units.moments()
     squares = units.variances + (units.means - pooled) ** 2
     frequencies = units.feature_map.frequencies
@@ -375,19 +382,19 @@ def _feature_differences(units: Units, contrasted: _Contrasts) -> tuple[FeatureD
         least = p_values(np.concatenate(found)).min(axis=0)
         p[feature] = p_values(-least[None])[0]
     adjusted = adjusted_p_values(p)
-    return _described(units, adjusted, np.lexsort((p[:, 0], adjusted)))
+    return _differences(units, adjusted, np.lexsort((p[:, 0], adjusted)))
 
 
-def _described(
+def _differences(
     units: Units, adjusted: Array, order: NDArray[np.intp]
 ) -> tuple[FeatureDifference, ...]:
-    """Differences of the features in an order, with their adjusted p-values."""
+    """Moments of the features on both sides in a given order, with their adjusted p-values."""
     sides = [units.first, ~units.first]
     moments = [units.moments(side) for side in sides]
-    names = units.feature_map.feature_names
+    names = feature_labels(len(adjusted), units.feature_map.feature_names)
     return tuple(
         FeatureDifference(
-            name=f"feature {feature}" if names is None else names[feature],
+            name=names[feature],
             p_value=float(adjusted[feature]),
             means=(float(moments[0][0][feature]), float(moments[1][0][feature])),
             deviations=(math.sqrt(moments[0][1][feature]), math.sqrt(moments[1][1][feature])),
@@ -397,7 +404,7 @@ def _described(
 
 
 def _standardised(moments: Array, contrasted: _Contrasts) -> Array:
-    """Sum of the squared differences, each in units of its deviation between units."""
+    """Sum of the squared differences of moments, each divided by its variance between units."""
     deviations = np.sqrt(np.mean(moments**2, axis=0))
     varies = deviations > 0
     if not varies.any():

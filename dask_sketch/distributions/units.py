@@ -17,13 +17,13 @@ from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.validation.labels import codes_of
 
 Array = NDArray[np.float64]
-_CLASSES = 2.0  # of the sizes of units in an octave
+_CLASSES = 2.0  # classes of the sizes of units for each factor of two
 _ROUNDING = 1e-13  # difference from a mean, relative to the values, that is rounding
 
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """Sketches that are compared as whole units, because rows inside of each may depend.
+    """Sketches that are compared as whole units, because the rows of one may depend on each other.
 
     Attributes
     ----------
@@ -36,10 +36,11 @@ class Units:
     means, variances
         Means and variances of the features in each unit, shape (n_units, n_features).
     masses
-        Total weight of each unit, shape (n_units,); with missing values, the mean over the
-        frequencies of the weights of the rows that observe them.
+        Total weight of each unit, shape (n_units,); with missing values, the total weight of the
+        rows that observe a frequency, averaged over the frequencies.
     sizes
-        Effective number of rows of each unit, shape (n_units,): Kish's, if rows have weights.
+        Effective number of rows of each unit, shape (n_units,); for rows with weights, by Kish's
+        formula.
     first
         Whether a unit is on the first side, bool, shape (n_units,).
     strata
@@ -63,41 +64,54 @@ class Units:
         """Numbers of units on the two sides."""
         return int(self.first.sum()), int((~self.first).sum())
 
-    def select(self, chosen: NDArray[np.bool_]) -> Units:
-        """Some of the units.
+    def select(self, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> Units:
+        """Some of the units, on the sides that they have.
 
         Parameters
         ----------
         chosen
-            Whether a unit is kept, bool, shape (n_units,).
+            Whether a unit is kept, bool, shape (n_units,); or positions of units.
         """
         names = ("vectors", "means", "variances", "masses", "sizes", "first")
         strata = np.unique(self.strata[chosen], return_inverse=True)[1]
         return replace(self, strata=strata, **{name: getattr(self, name)[chosen] for name in names})
 
-    def with_weights_of_one_scale(self) -> Units:
-        """The same units, whose mass for a row has the median one on both sides.
+    def with_weights_of_one_scale(self, groups: NDArray[np.intp] | None = None) -> Units:
+        """Divide the masses of each side by the median mass of a row in its units.
 
         A common factor of all weights of a side changes nothing in the difference of the sides.
-        Where units are permuted, those with the larger weights would else outweigh all others.
+        Where units are permuted, the units with the larger weights would outweigh all others.
+
+        Parameters
+        ----------
+        groups
+            Code of the group of each unit, integers from 0, shape (n_units,), for groups in place
+            of the two sides.
         """
+        codes = (~self.first).astype(np.intp) if groups is None else groups
         masses = self.masses.copy()
-        for side in (self.first, ~self.first):
-            masses[side] /= np.median(self.masses[side] / self.sizes[side])
+        for code in range(int(codes.max()) + 1):
+            mine = codes == code
+            masses[mine] /= np.median(self.masses[mine] / self.sizes[mine])
         return replace(self, masses=masses)
 
     def size_classes(self) -> NDArray[np.intp]:
-        """Code of the class of size of each unit, integers from 0, shape (n_units,)."""
+        """Code of the size class of each unit, integers from 0, shape (n_units,)."""
         rounded = np.rint(_CLASSES * np.log2(self.sizes / self.sizes.max()))
         return np.asarray(np.unique(rounded, return_inverse=True)[1], dtype=np.intp)
 
     def moments(self, side: NDArray[np.bool_] | None = None) -> tuple[Array, Array]:
-        """Means and variances of the features in the units of a side, or in all of them.
+        """Pooled mean and variance of the features in some of the units, or in all of them.
 
         Parameters
         ----------
         side
-            Units to pool, bool, shape (n_units,).
+            Units to pool, bool, shape (n_units,); all by default.
+
+        Returns
+        -------
+        mean, variance
+            Moments, each of shape (n_features,).
         """
         chosen = np.ones(len(self), dtype=bool) if side is None else side
         share = self.masses[chosen] / self.masses[chosen].sum()
@@ -105,9 +119,19 @@ class Units:
         return mean, share @ (self.variances[chosen] + (self.means[chosen] - mean) ** 2)
 
     def centred(self, vectors: Array) -> Array:
-        """Rows of ``vectors``, one for each unit, minus the mean of their stratum.
+        """Subtract from the vector of each unit the mean of its stratum.
 
-        The mean has the weights of the effective sizes, which leave it the least noise.
+        The mean is weighted by the effective sizes, for the least noise.
+
+        Parameters
+        ----------
+        vectors
+            Vectors, shape (n_units, width).
+
+        Returns
+        -------
+        centred
+            Vectors without the means, shape (n_units, width).
         """
         n_strata = int(self.strata.max()) + 1
         total = np.bincount(self.strata, self.sizes, n_strata)
@@ -125,17 +149,22 @@ def units_of(first: SketchGroup, second: SketchGroup, strata: Any = None) -> Uni
     ----------
     first, second
         Groups of one feature map; each of their sketches is a unit. Sketches without samples are
-        left out. With missing values, the vector of a unit has the mean over the rows that observe
-        each frequency.
+        left out. With missing values, each entry of the vector of a unit is a mean over the rows
+        that observe the frequency.
     strata
-        Stratum of each unit, first those of ``first``: array-like of any labels, shape
+        Stratum of each unit, for ``first`` and then for ``second``: array-like of any labels, shape
         (n_units,); by default all units are in one stratum.
+
+    Returns
+    -------
+    units
+        Units of both groups.
 
     Raises
     ------
     InputError
         If a side has no samples, no row of a unit observes a frequency, or the number of strata
-        differs from that of the units.
+        differs from the number of units.
     MergeError
         If the feature maps differ.
     """
@@ -144,13 +173,13 @@ def units_of(first: SketchGroup, second: SketchGroup, strata: Any = None) -> Uni
     codes = strata_codes(
         strata,
         len(first) + len(second),
-        "first those of the first group, in the order of their labels",
+        "of the first group, then of the second, in the order of their labels",
     )
     return _stacked({"first": first, "second": second}, codes)
 
 
 def units_of_one(group: SketchGroup, strata: Any = None) -> Units:
-    """The sketches of one group as units, all on the first side.
+    """Use the sketches of one group as units, all on the first side.
 
     Parameters
     ----------
@@ -159,10 +188,16 @@ def units_of_one(group: SketchGroup, strata: Any = None) -> Units:
     strata
         Stratum of each unit, as for :func:`units_of`.
 
+    Returns
+    -------
+    units
+        Units of the group.
+
     Raises
     ------
     InputError
-        In the cases of :func:`units_of`.
+        If there are no samples, no row of a unit observes a frequency, or the number of strata
+        differs from the number of units.
     """
     _require_groups({"units": group})
     return _stacked({"units": group}, strata_codes(strata, len(group)))
@@ -173,13 +208,13 @@ def _require_groups(given: Mapping[str, Any]) -> None:
         if not isinstance(side, SketchGroup):
             raise InputError(
                 f"{name} of type {type(side).__name__}: give a group of sketches, one for each "
-                "independent unit such as a day, file or speaker; a sketch of all rows does not "
-                "know how much its rows depend. Call .compute() on a lazy group."
+                "independent unit such as a day, file or speaker; one sketch of all rows does not "
+                "show how much its rows depend on each other. Call .compute() on a lazy group."
             )
 
 
 def _stacked(given: Mapping[str, SketchGroup], codes: NDArray[np.intp]) -> Units:
-    """Units of the sides by their names, the first side first."""
+    """Stack the sketches of the sides, which are given by their names, the first side first."""
     kept = np.concatenate([side.total_weight for side in given.values()]) > 0
     names = list(given)
     sides = [side.select(side.total_weight > 0) for side in given.values()]
@@ -196,7 +231,7 @@ def _stacked(given: Mapping[str, SketchGroup], codes: NDArray[np.intp]) -> Units
         )
     for name, side in zip(names, sides, strict=True):
         _require_observed(name, side)
-    # with missing values, the weight that the mean frequency is observed with
+    # with missing values, the weight of the rows that observe a frequency, averaged
     masses = np.concatenate([side.observed_weight().mean(axis=1) for side in sides])
     weights, counts = (
         np.concatenate([getattr(side, name) for side in sides])
@@ -215,29 +250,34 @@ def _stacked(given: Mapping[str, SketchGroup], codes: NDArray[np.intp]) -> Units
 
 
 def _require_observed(name: str, side: SketchGroup) -> None:
-    """Refuse units of which no row observes a frequency."""
+    """Raise if no row of a unit observes some frequency."""
     if side.missing is None:
         return
     unseen = (side.observed_weight() <= 0.0).any(axis=1) | np.isnan(side.mean).any(axis=1)
     if unseen.any():
         raise InputError(
             f"{name}: no row of {side.dim}={side.labels[int(np.argmax(unseen))]!s} observes all "
-            f"features of some frequency; {int(unseen.sum()):,} of {len(side):,} units are so. "
+            f"features of some frequency, as in {int(unseen.sum()):,} of {len(side):,} units. "
             "Merge units with merge_by(), or sketch with nan_policy='omit'."
         )
 
 
 def strata_codes(strata: Any, n_units: int, order: str = "in their order") -> NDArray[np.intp]:
-    """Codes of the strata of units, shape (n_units,); zeros without strata.
+    """Convert the strata of units to integer codes.
 
     Parameters
     ----------
     strata
-        Stratum of each unit: array-like of any labels, shape (n_units,).
+        Stratum of each unit: array-like of any labels, shape (n_units,); None for one stratum.
     n_units
         Number of units.
     order
         Order of the labels, for messages.
+
+    Returns
+    -------
+    codes
+        Integers from 0, shape (n_units,).
 
     Raises
     ------
@@ -263,7 +303,7 @@ def strata_codes(strata: Any, n_units: int, order: str = "in their order") -> ND
 
 
 def unit_labels(name: str, given: Any, units: SketchGroup) -> tuple[list[Any], NDArray[np.intp]]:
-    """Labels of the groups of units, and the code of that of each unit; -1 for none.
+    """Convert the groups of units to labels and integer codes.
 
     Parameters
     ----------
@@ -272,12 +312,19 @@ def unit_labels(name: str, given: Any, units: SketchGroup) -> tuple[list[Any], N
     given
         Group of each unit: array-like of any labels, shape (n_units,).
     units
-        Units.
+        Sketches of the units.
+
+    Returns
+    -------
+    labels
+        Labels of the groups.
+    codes
+        Code of the group of each unit, shape (n_units,); -1 for a missing label.
 
     Raises
     ------
     InputError
-        If the units are no group of sketches, or there is no label for each of them.
+        If the units are not a group of sketches, or the number of labels differs.
     """
     if not isinstance(units, SketchGroup):
         raise InputError(

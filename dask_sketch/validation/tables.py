@@ -89,6 +89,17 @@ def feature_title(number: int, names: Sequence[str] | None) -> str:
     return f"feature {number}" if names is None else f"feature {number} ({names[number]!r})"
 
 
+def feature_labels(n_features: int, names: Sequence[str] | None) -> list[str]:
+    """Labels of all features: their names, or their numbers if they have none.
+
+    Examples
+    --------
+    >>> feature_labels(2, None)
+    ['feature 0', 'feature 1']
+    """
+    return [f"feature {k}" for k in range(n_features)] if names is None else list(names)
+
+
 def require_columns(columns: Iterable[Hashable], available: Sequence[Hashable], label: str) -> None:
     """Raise if columns are missing from a table.
 
