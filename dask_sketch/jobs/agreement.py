@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from dask_sketch.jobs.ledger.ledger import Ledger
     from dask_sketch.sources.samples import Samples
 
-# Arguments of open_samples that a table of data gives by itself.
+# Arguments of open_samples that are keys of a table of data.
 _READING = ("array", "columns", "weights", "chunk_size", "missing_chunks")
-# Errors of a file that is not there, which no later attempt finds.
+# Errors of a missing file, which further attempts cannot mend.
 _NO_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError, UnicodeDecodeError)
 
 
@@ -41,7 +41,7 @@ def _wrong(job: Job, key: str, text: object) -> JobError:
     return JobError(f"{job.path}: {key}: {text}")
 
 
-def map_file(job: Job) -> FeatureMap | None:
+def open_map_file(job: Job) -> FeatureMap | None:
     """Open the feature map that a job file names; None if it names none.
 
     Raises
@@ -49,7 +49,7 @@ def map_file(job: Job) -> FeatureMap | None:
     JobError
         If the file does not exist, or holds no feature map of numeric columns.
     InputError
-        If its file system cannot be reached.
+        If the file system cannot be reached.
     """
     given = job.feature_map.file
     if given is None:
@@ -66,15 +66,17 @@ def map_file(job: Job) -> FeatureMap | None:
     if found.categories is not None:
         raise _wrong(
             job, key,
-            "has categories, and jobs take numeric columns. Design a map of these, or sketch the "
-            "table with dask_sketch.sketch.",
+            "has categories, and jobs take numeric columns. Design a map of numeric columns, or "
+            "sketch the table with dask_sketch.sketch.",
         )  # fmt: skip
     return found
 
 
 @contextlib.contextmanager
-def settings_of(job: Job, loc: str, table: DataTable, known: Sequence[str] = ()) -> Iterator[None]:
-    """Raise errors of the settings with which data is opened as errors of the job file.
+def errors_of_settings(
+    job: Job, loc: str, table: DataTable, known: Sequence[str] = ()
+) -> Iterator[None]:
+    """Turn errors of settings with which data is opened into errors of the job file.
 
     Parameters
     ----------
@@ -83,10 +85,10 @@ def settings_of(job: Job, loc: str, table: DataTable, known: Sequence[str] = ())
     loc
         Path of the table, such as ``sources[0]``.
     table
-        Table of the data as the job file has it.
+        Table of the data in the job file.
     known
-        Names of the features that the ledger holds. If the columns are among them, or are not
-        given, the columns of the data have changed since, and the error is raised as it is.
+        Names of the features in the ledger. If the columns are among them, or are not given, the
+        columns of the data have changed since, and the error is not changed.
 
     Raises
     ------
@@ -126,7 +128,7 @@ def require_features(
     Raises
     ------
     JobError
-        If the features differ, and the job file decides on them.
+        If the features differ, and the job file determines them.
     InputError
         If the features of the data have changed since the ledger was created.
     """
@@ -154,7 +156,7 @@ def require_features(
 
 @contextlib.contextmanager
 def ledger_path(job: Job) -> Iterator[None]:
-    """Raise the error of something else at the path of the ledger as an error of the job file."""
+    """Raise an error of the job file if something else is at the path of its ledger."""
     try:
         yield
     except OtherSchema as error:
@@ -192,7 +194,7 @@ def require_writable_ledger(job: Job, ledger: Ledger | None) -> None:
     Raises
     ------
     LedgerError
-        If it cannot be written.
+        If the folder cannot be written.
     """
     path = local_path(job.resolve(job.job.ledger))
     if path is None:
@@ -210,7 +212,7 @@ def require_writable_ledger(job: Job, ledger: Ledger | None) -> None:
 
 
 def require_same_settings(job: Job, ledger: Ledger) -> None:
-    """Refuse settings that contradict what the first run fixed in the ledger.
+    """Raise for settings that contradict the settings of the first run, which the ledger keeps.
 
     Raises
     ------
@@ -219,11 +221,11 @@ def require_same_settings(job: Job, ledger: Ledger) -> None:
     """
     conventions = ledger.feature_map
     if isinstance(conventions, MomentGrid) != (job.feature_map.task == PCA):
-        held = "second moments" if isinstance(conventions, MomentGrid) else "sketches"
+        content = "second moments" if isinstance(conventions, MomentGrid) else "sketches"
         raise _wrong(
             job, f"feature_map.task = {shown_value(job.feature_map.task)}",
-            f'the ledger holds {held}, and "pca" is the task of second moments. Give the earlier '
-            "setting, or another path as job.ledger, and the next run reads all data.",
+            f'the ledger holds {content}, and "pca" is the task of second moments. Give the '
+            "earlier setting, or another path as job.ledger, and the next run reads all data.",
         )  # fmt: skip
     if isinstance(conventions, MomentGrid):
         _require_grid(job, conventions)
@@ -235,7 +237,7 @@ def require_same_settings(job: Job, ledger: Ledger) -> None:
 
 
 def _require_grid(job: Job, grid: MomentGrid) -> None:
-    """Refuse settings that contradict the grid of the ledger."""
+    """Raise for settings that contradict the grid of the ledger."""
     wanted = job.feature_map.n_columns
     if wanted is not None and wanted != grid.n_columns:
         raise _other_design(job, "feature_map.n_columns", wanted, grid.n_columns)
@@ -250,15 +252,15 @@ def _require_grid(job: Job, grid: MomentGrid) -> None:
 
 
 def _require_map(job: Job, feature_map: FeatureMap) -> None:
-    """Refuse settings that contradict the feature map of the ledger."""
+    """Raise for settings that contradict the feature map of the ledger."""
     given = job.feature_map
-    stated = map_file(job)
+    stated = open_map_file(job)
     if stated is not None:
         if stated != feature_map:
             raise _wrong(
                 job, f"feature_map.file = {shown_value(given.file)}",
                 f"has the digest {stated.digest[:12]}, and the ledger has "
-                f"{feature_map.digest[:12]}, that of its first run: give the earlier file, or "
+                f"{feature_map.digest[:12]} since its first run: give the earlier file, or "
                 "another path as job.ledger.",
             )  # fmt: skip
         return
@@ -281,7 +283,7 @@ def design_settings(job: Job) -> dict[str, Any]:
 
 
 def _require_design(job: Job, ledger: Ledger) -> None:
-    """Refuse settings of the design that differ from the last run."""
+    """Raise for settings of the design that differ from the last run."""
     records = ledger.history()
     recorded = records[-1].results.get("design", {}) if records else {}
     for key, wanted in design_settings(job).items():
@@ -290,7 +292,7 @@ def _require_design(job: Job, ledger: Ledger) -> None:
 
 
 def _require_rows(job: Job, ledger: Ledger) -> None:
-    """Refuse a number of random rows that differs from the ledger; zero is always allowed."""
+    """Raise for a number of random rows that differs from the ledger; zero is always allowed."""
     wanted, has = job.job.sample, 0 if ledger.sampling is None else ledger.sampling.size
     if wanted not in (None, 0, has):
         kept = f"at most {has:,} random rows of each partition" if has else "no random rows"
@@ -303,7 +305,7 @@ def _require_rows(job: Job, ledger: Ledger) -> None:
 
 
 def _require_arithmetic(job: Job, ledger: Ledger) -> None:
-    """Refuse a ledger whose last run computed other sums of the same rows than this process."""
+    """Raise if the last run computed other sums of the same rows than this process does."""
     records = ledger.history()
     recorded = records[-1].results.get("arithmetic") if records else None
     if recorded is None or recorded == arithmetic_digest(ledger.feature_map):
@@ -322,8 +324,8 @@ def _require_arithmetic(job: Job, ledger: Ledger) -> None:
 def _other_design(job: Job, key: str, wanted: object, has: object) -> JobError:
     return _wrong(
         job, f"{key} = {wanted!r}",
-        f"the ledger has {has!r}, that of its first run, and its feature map cannot change. Give "
-        "the earlier setting; or give another path as job.ledger, and the next run designs a new "
+        f"the ledger has {has!r} since its first run, and its feature map cannot change. Give the "
+        "earlier setting; or give another path as job.ledger, and the next run designs a new "
         "feature map and reads all data.",
     )  # fmt: skip
 
@@ -336,7 +338,7 @@ def require_other_data(job: Job, sources: Sequence[tuple[str, Any]]) -> None:
     job
         Job of the sources.
     sources
-        Name of each source, and origin of its samples.
+        Name of each source, and origin of the samples of the source.
 
     Raises
     ------
@@ -347,16 +349,16 @@ def require_other_data(job: Job, sources: Sequence[tuple[str, Any]]) -> None:
     for i, (name, origin) in enumerate(sources if len(sources) > 1 else ()):
         if isinstance(origin, StoredFiles):
             kind = (origin.fs.unstrip_protocol(""), origin.columns)
-            places = {part.path for part in origin.parts}
+            paths = {part.path for part in origin.parts}
             if isinstance(origin.fs, LocalFileSystem):  # one folder may have several links
-                places = {os.path.realpath(place) for place in places}
+                paths = {os.path.realpath(path) for path in paths}
         elif isinstance(origin, StoredChunks) and origin.store is not None:
             store = origin.store.resolve() if isinstance(origin.store, Path) else origin.store
-            kind, places = ("array", (origin.arrays[0].path,)), {str(store)}
+            kind, paths = ("array", (origin.arrays[0].path,)), {str(store)}
         else:
             continue
         for other_kind, others, other in known:
-            twice = min(places & others, default=None) if kind == other_kind else None
+            twice = min(paths & others, default=None) if kind == other_kind else None
             if twice is not None:
                 raise _wrong(
                     job,
@@ -364,4 +366,4 @@ def require_other_data(job: Job, sources: Sequence[tuple[str, Any]]) -> None:
                     f"{twice} is read by the source {other!r}, too, and would count twice: leave "
                     "one of them out",
                 )
-        known.append((kind, places, name))
+        known.append((kind, paths, name))

@@ -13,8 +13,10 @@ from dask_sketch.diagnostics.report_figures import Drawing
 from dask_sketch.display.plots import plot_explained_variance
 from dask_sketch.jobs.report_sections import (
     MAX_ROWS,
+    breach_sentences,
     complete_answer,
     missing_section,
+    partitions_sentence,
     past_section,
     plan_section,
     quarantine_section,
@@ -24,6 +26,7 @@ from dask_sketch.jobs.report_sections import (
 )
 from dask_sketch.models.principal_components import PrincipalComponents
 from dask_sketch.sketching.second_moments import SecondMoments
+from dask_sketch.validation.tables import feature_labels
 
 if TYPE_CHECKING:
     from dask_sketch.jobs.outcome import Outcome
@@ -49,7 +52,7 @@ def write_component_page(
     outcome
         Outcome of the run.
     planned
-        Fields of its plan, see :meth:`JobPlan.as_dict`.
+        Fields of the plan of the run, see :meth:`JobPlan.as_dict`.
     name
         Name of the model that is shown.
     versions
@@ -61,7 +64,7 @@ def write_component_page(
     assert isinstance(found, PrincipalComponents)
     assert isinstance(moments, SecondMoments)
     d = found.n_features
-    titles = results.feature_names or tuple(f"feature {k}" for k in range(d))
+    titles = feature_labels(d, results.feature_names)
     caption = "Fraction of the variance along each component, and together with those before it."
     share = float(found.explained_variance_ratio.sum())
     drawn = partial(plot_explained_variance, found.explained_variance_ratio)
@@ -76,7 +79,7 @@ def write_component_page(
         ],
         summary=[
             f"{outcome.samples:,} samples with {d:,} features each are summarised by exact second "
-            f"moments; the samples themselves are not kept.",
+            "moments; the samples themselves are not kept.",
             *run_sentences(outcome),
             f"{found.n_components:,} principal components have {share:.1%} of the variance.",
         ],
@@ -106,12 +109,11 @@ def write_component_page(
 
 def _good(outcome: Outcome, found: PrincipalComponents) -> Answer:
     if outcome.breaches:
-        text = ["No: the data of this run is beyond the limits of the job file."]
-        return Answer("Is it good?", [*text, *outcome.breaches], strong=True)
+        return Answer("Is it good?", breach_sentences(outcome), strong=True)
     if found.excess_risk == 0.0:
         return Answer("Is it good?", ["Yes: the components are exact, from all second moments."])
     excess = "unknown" if np.isnan(found.excess_risk) else f"{found.excess_risk:.2%}"
-    text = [f"The excess risk of the components is {excess} of what they do not explain."]
+    text = [f"The excess risk of the components is {excess} of the variance outside of them."]
     return Answer("Is it good?", text, _needs_columns(found))
 
 
@@ -120,8 +122,7 @@ def _needs_columns(found: PrincipalComponents) -> bool:
 
 
 def _changed(results: Results, outcome: Outcome, name: str) -> Answer:
-    counts = {"new": outcome.new, "changed": outcome.changed, "deleted": outcome.deleted}
-    text = [f"Partitions: {', '.join(f'{n:,} {kind}' for kind, n in counts.items())}."]
+    text = [partitions_sentence(outcome)]
     turned = results.models[name].turned
     if turned is not None:
         text.append(
@@ -139,7 +140,7 @@ def _actions(outcome: Outcome, found: PrincipalComponents) -> Answer:
     return Answer("What is to be done?", steps or ["Nothing."], bool(steps))
 
 
-def _components(found: PrincipalComponents, titles: tuple[str, ...]) -> Section:
+def _components(found: PrincipalComponents, titles: list[str]) -> Section:
     """Variance of each component, and the features with the largest entries."""
     ratios = found.explained_variance_ratio
     rows = []
@@ -159,10 +160,10 @@ def _components(found: PrincipalComponents, titles: tuple[str, ...]) -> Section:
     return Section("Principal components", text, header, rows)
 
 
-def _features(moments: SecondMoments, titles: tuple[str, ...]) -> Section:
-    """Mean and standard deviation of the features of largest variance."""
+def _features(moments: SecondMoments, titles: list[str]) -> Section:
+    """Means and standard deviations of the features with the largest variances."""
     mean, variance = moments.mean, moments.variance
     order = np.argsort(-np.nan_to_num(variance), kind="stable")[:MAX_ROWS]
     rows = [(titles[j], f"{mean[j]:.4g}", f"{variance[j] ** 0.5:.4g}") for j in order]
-    text = "Those of the largest variance first, which decides on the components."
+    text = "The largest variances first: they determine the components."
     return Section("Features", text, ("feature", "mean", "standard deviation"), rows)

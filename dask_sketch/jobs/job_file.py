@@ -94,7 +94,7 @@ def _cluster(value: Any, info: ValidationInfo) -> ClusterSettings:
     raise table_errors(wrong)
 
 
-# Keys that job files had before, and what takes their place.
+# Keys of earlier job files, and their replacements.
 _REPLACED: dict[tuple[str | int, ...], str] = {
     ("drift", "threshold"): "was a number of standard deviations of independent rows, which alarms "
     "at nearly every change of dependent ones: set drift.false_alarms_per_year and drift.tolerance",
@@ -212,6 +212,7 @@ def read_job(path: str | Path) -> Job:
     Returns
     -------
     job
+        Valid job.
 
     Raises
     ------
@@ -291,7 +292,7 @@ def parse_job(text: str, path: Path) -> Job:
 
 
 def _large_integers(document: dict[str, Any]) -> Iterator[str]:
-    """Key paths of integers that are not within the range of TOML: such texts are slow to make."""
+    """Key paths of integers beyond the range of TOML, which would be slow to show in messages."""
     left: list[tuple[tuple[str | int, ...], Any]] = [((), document)]
     while left:
         loc, value = left.pop()

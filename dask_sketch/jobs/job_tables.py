@@ -1,4 +1,4 @@
-"""Tables of a job file, with the checks of each by itself, and the errors of their settings."""
+"""Tables of a job file, with checks of each table alone, and errors of their settings."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def table_errors(wrong: Iterable[Wrong]) -> ValidationError:
 
 
 class Table(BaseModel):
-    """A table of a job file: unknown keys and values of another type are refused."""
+    """Table of a job file; unknown keys and values of another type are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
@@ -70,7 +70,7 @@ class Table(BaseModel):
 
 
 def key_path(loc: tuple[str | int, ...]) -> str:
-    """Path of a key, such as ``sources[1].path``.
+    """Format the path of a key, such as ``sources[1].path``.
 
     Parameters
     ----------
@@ -105,14 +105,14 @@ def shown_value(value: object) -> str:
 
 
 def _covariance_type(name: str) -> str:
-    """Name of a covariance type."""
+    """Validate the name of a covariance type."""
     if not known_type(name):
         raise ValueError(f"should be one of {listed_types()}")
     return name
 
 
 def unpermitted(options: Mapping[str, Any], *locations: str) -> Iterator[tuple[str, str]]:
-    """Key and remedy of options that send a secret to a place without permission."""
+    """Yield key and remedy of options that send a secret to a place without permission."""
     try:
         require_permitted(options, locations)
     except ValueError as error:
@@ -120,7 +120,7 @@ def unpermitted(options: Mapping[str, Any], *locations: str) -> Iterator[tuple[s
 
 
 def _in_memory(table: Table, *keys: str) -> Iterator[tuple[str, str]]:
-    """Key and remedy of locations that are lost at the end of the run."""
+    """Yield key and remedy of locations whose content is lost at the end of the run."""
     for key in keys:
         if str(getattr(table, key)).lower().startswith("memory:"):
             yield key, "should be on a disk or in an object store: memory ends with the run"
@@ -142,9 +142,9 @@ class JobTable(Table):
     sample
         Maximum number of random rows that the ledger keeps beside the sums of each partition. With
         rows, mixtures are as likely as after EM on all rows, but anyone who can read the ledger can
-        read the rows. With 0, the ledger holds sums only. The default is 1,000 to 5,000 rows (fewer
-        for over 50 features) if the first run decodes a model, else none. Later runs keep the
-        number of the first run, until 0 erases all rows for good.
+        read the rows. With 0, the ledger has sums only. If the first run decodes a model, the
+        default is 1,000 to 5,000 rows (fewer for over 50 features), otherwise 0. Later runs keep
+        the number of the first run, until 0 erases all rows permanently.
     """
 
     name: Text
@@ -166,12 +166,13 @@ class DataTable(Table):
     path
         Zarr store, or file, folder or glob of Parquet; a path is relative to the job file.
     array, columns, weights, storage_options
-        Arguments of ``open_samples``. Once there is a feature map, its columns are the default.
+        Arguments of ``open_samples``. After the first run, the default of ``columns`` are the
+        features of the feature map.
     chunk_size
         Number of bytes of one partition.
     missing_chunks
-        ``"raise"``: a chunk of a Zarr store that is missing cannot be read. ``"fill"``: it holds
-        the fill value.
+        ``"raise"``: missing chunks of a Zarr store cannot be read. ``"fill"``: they hold the fill
+        value.
     """
 
     path: Location
@@ -187,7 +188,7 @@ class DataTable(Table):
 
 
 class ScoreTable(DataTable):
-    """``[score]``: samples that no run sketches, on which the models are scored."""
+    """``[score]``: samples for scores of the models, which no run sketches."""
 
 
 class SourceTable(DataTable):
@@ -221,8 +222,8 @@ class FeatureMapTable(Table):
     Attributes
     ----------
     task
-        ``"pca"`` for a ledger of second moments, from which principal components are decoded. Of
-        the other keys it takes ``n_columns``, ``n_components`` (by default the largest one of
+        ``"pca"`` for a ledger of second moments, from which principal components are decoded. The
+        only other keys are then ``n_columns``, ``n_components`` (by default the largest one of
         ``[[decode]]``) and ``n_pilot``.
     n_columns
         Number of columns of the test matrix; see :func:`dask_sketch.design`.
@@ -258,18 +259,18 @@ class FeatureMapTable(Table):
 
 
 class GroupsTable(Table):
-    """``[groups]``: parts of the data that have totals of their own.
+    """``[groups]``: parts of the data, each with its own total.
 
     Attributes
     ----------
     by
         ``"source"``: one group for each source.
     pattern
-        Regular expression that is matched to the keys of the partitions. Its part
-        ``(?P<group>...)``, else its only group, else the whole match is the name of the group.
-        Partitions with other keys belong to no group.
+        Regular expression that is matched to the keys of the partitions. The name of the group is
+        the part ``(?P<group>...)`` of the match, or its only group, or the whole match. Partitions
+        without a match belong to no group.
     most
-        Largest number of groups; a run with more groups is refused.
+        Maximum number of groups; a run with more groups is refused.
     """
 
     by: Literal["source"] | None = None
@@ -289,16 +290,17 @@ class DecodeTable(Table):
     name
         Name of the model in the ledger, in the report and in names of files.
     n_components
-        Number of components, of second moments all by default; ``"auto"`` for the number that
-        :func:`dask_sketch.select_model` finds, anew in each run that changes the data.
+        Number of components; ``"auto"`` for the number that :func:`dask_sketch.select_model`
+        chooses, again in each run that changes the data. Of second moments, the default is all
+        components.
     model
-        Model of Gaussians or points; jobs decode no other model of sketches. Of second moments
-        only ``name``, ``n_components`` and ``groups`` apply.
+        Model of Gaussians or points; jobs decode no other models from sketches. With second
+        moments, the only keys are ``name``, ``n_components`` and ``groups``.
     warm
-        Whether to start at the model of the last run, if that was a fit to the sketch and the
-        ledger keeps no rows. If the fit is then worse, the model is decoded from scratch.
+        Whether to start at the model of the last run, if it was fitted to the sketch and the ledger
+        keeps no rows. If the fit is worse, the model is also decoded from scratch.
     groups
-        Whether to decode a model of each group too.
+        Whether to decode a model of each group as well.
     """
 
     name: Name = "model"
@@ -341,20 +343,20 @@ class DecodeTable(Table):
 
 
 class DriftTable(Table):
-    """``[drift]``: a test of the newest data against that before; see :meth:`Ledger.drift`.
+    """``[drift]``: a test of the newest data against earlier data; see :meth:`Ledger.drift`.
 
     Attributes
     ----------
     false_alarms_per_year
-        Expected number of alarms a year where nothing changes. The level of the test of a run is
-        this divided by ``runs_per_year``.
+        Expected number of alarms a year if nothing changes. The level of the test of a run is this
+        number divided by ``runs_per_year``.
     runs_per_year
-        Number of runs that read new data.
+        Number of runs a year that read new data.
     tolerance
         Discrepancy (0 to 2) below which there is no alarm, however significant it is.
     window, reference
         Newest data, and data to compare with: numbers of runs, or spans of time such as
-        ``"7 days"``. The defaults are the fewest runs that have enough partitions, and all other
+        ``"7 days"``. The defaults are the fewest runs with enough partitions, and all other
         partitions.
     unit
         ``"partition"``, or ``"run"`` if the partitions of one run depend on each other.
@@ -367,7 +369,7 @@ class DriftTable(Table):
     states
         Number of states of earlier runs whose distance is reported.
     groups
-        Whether to report the distances of the groups too. They raise no alarm.
+        Whether to report the distances of the groups as well. They raise no alarm.
     """
 
     false_alarms_per_year: Annotated[float, Field(gt=0, le=1000)] = 1.0
@@ -406,8 +408,8 @@ class OutputsTable(Table):
     report
         Local path of an HTML page; it needs the extra ``plot``.
     model, sketch
-        Paths or URLs of Zarr groups. ``{name}`` in that of the model is replaced by the name of
-        the table ``[[decode]]``. The sketch has sums only, without random rows.
+        Paths or URLs of Zarr groups. ``{name}`` in the path of the model is replaced by the name of
+        the table ``[[decode]]``. The sketch has no random rows.
     storage_options
         Options of the file systems of the URLs.
     """
@@ -444,7 +446,7 @@ class LimitsTable(Table):
         Seconds before the second attempt.
     deleted
         Largest fraction of the partitions of the ledger that may be missing from the sources, or
-        have no stored byte left. If more are missing, the run is refused, because the store is
+        have lost all stored bytes. If more are missing, the run is refused, because the store is
         probably unreachable.
     changed
         Largest fraction of the partitions of the ledger that may have changed. One partition of
@@ -454,25 +456,25 @@ class LimitsTable(Table):
     stale_lock
         Seconds without a sign of life after which the lock of a run on another host is broken.
     bytes
-        Number of bytes that a run may read; the plan refuses a run that has to read more.
+        Maximum number of bytes that a run may read; a run that has to read more is refused.
     omitted
         Largest fraction of the rows of a run that may be omitted because they are not finite.
     rows, partitions
-        Lowest and highest number of rows, without omitted ones, and of partitions that a run
+        Lowest and highest number of rows (without omitted rows) and of partitions that a run
         reads.
     range
         Largest distance of a value from the mean of its feature in the pilot rows of the feature
-        map, in their standard deviations. Without pilot rows, as after ``forget``, the other
-        samples take their place.
+        map, in standard deviations of the pilot rows. Without pilot rows, as after ``forget``, the
+        other samples take their place.
     cost
         Largest cost of a model in noise levels.
     nats
-        Largest loss of log-likelihood of a mixture, in nats a sample, against one Gaussian or the
-        mixture of the pilot rows, as long as the data is like these rows.
+        Largest loss of log-likelihood of a mixture, in nats a sample, against one Gaussian, or
+        against the mixture of the pilot rows if the data is like these rows.
 
     Data beyond ``omitted``, ``rows``, ``partitions`` or ``range`` is kept, and the run ends with
-    another exit code. A model beyond ``cost`` or ``nats`` is refused: the last good one remains in
-    the ledger and in the outputs.
+    another exit code. A model beyond ``cost`` or ``nats`` is refused: the last good model remains
+    in the ledger and in the outputs.
     """
 
     unreadable: Literal["stop", "quarantine"] = "stop"
@@ -506,7 +508,7 @@ def wrong_for_moments(
     decode: tuple[DecodeTable, ...],
     limits: LimitsTable,
 ) -> Iterator[Wrong]:
-    """Key path, value and remedy of settings that have no meaning for second moments.
+    """Yield key path, value and remedy of settings that have no meaning for second moments.
 
     Parameters
     ----------

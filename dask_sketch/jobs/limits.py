@@ -40,10 +40,10 @@ def data_breaches(
     n_partitions
         Number of partitions that the run read.
     read
-        Sketch of the samples that it read; ``None`` if it read no partition.
+        Sketch of the samples that the run read; ``None`` if it read no partition.
     others
-        Sketch of all other samples, with which ranges are compared if the feature map has no
-        record of pilot rows; ``None`` if there are none.
+        Sketch of all other samples, which replace the pilot rows if the feature map has no record
+        of them; ``None`` if there are no other samples.
     names
         Names of the features.
 
@@ -104,8 +104,10 @@ def model_breaches(
         Limits of the job file.
     name
         Name of the model.
-    model, sketch
-        Decoded model and its sketch; principal components have no limits.
+    model
+        Decoded model; principal components have no limits.
+    sketch
+        Sketch that the model was decoded from.
 
     Yields
     ------

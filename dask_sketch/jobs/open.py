@@ -21,20 +21,21 @@ from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.graph.design import PILOT_CHUNKS, design
 from dask_sketch.graph.partitions import sketch_partitions
 from dask_sketch.jobs.agreement import (
+    errors_of_settings,
     ledger_path,
-    map_file,
+    open_map_file,
     require_features,
     require_other_data,
     require_same_settings,
     require_vacant_ledger,
-    settings_of,
 )
-from dask_sketch.jobs.ledger.forgotten import Rows
+from dask_sketch.jobs.ledger.forgotten import RowRanges
 from dask_sketch.jobs.ledger.ledger import Ledger, open_ledger
 from dask_sketch.jobs.ledger.objects import ROOT
 from dask_sketch.jobs.ledger.partition_rows import default_rows, identity_of
 from dask_sketch.jobs.ledger.partitions import partitions_of
 from dask_sketch.jobs.ledger.sums import Conventions, Sums, row_bytes
+from dask_sketch.jobs.values import MAX_KEY
 from dask_sketch.sketching.missing import require_sparse
 from dask_sketch.sources.open import has_columns, open_samples
 from dask_sketch.sources.samples import Samples, StoredFiles
@@ -51,12 +52,11 @@ logger = logging.getLogger(__name__)
 Result = tuple["Partition", Sums | ChunkError]  # sums, or the error of the last attempt
 HELD_BYTES = 2**28  # of finished partitions, which are committed then
 REREADS = 2  # of a partition that changes while it is read
-MAX_KEY = 512  # characters of a key that are matched to a pattern, which bounds the time
 
 
 @dataclass(frozen=True)
 class OpenSource:
-    """An open source.
+    """Source of a job that is open, with its partitions.
 
     Attributes
     ----------
@@ -91,9 +91,14 @@ def open_sources(job: Job, ledger: Ledger | None = None) -> list[OpenSource]:
     ----------
     job
         Job with the sources. If a source of Parquet files has no ``columns``, they are taken from
-        the feature map, once there is one.
+        the feature map, if there is one already.
     ledger
         Ledger with the feature map; without a ledger, ``feature_map.file`` is read.
+
+    Returns
+    -------
+    sources
+        Open sources in the order of the job file.
 
     Raises
     ------
@@ -102,13 +107,13 @@ def open_sources(job: Job, ledger: Ledger | None = None) -> list[OpenSource]:
     InputError
         If a source cannot be opened, or its data has changed since the ledger was created.
     """
-    feature_map = map_file(job) if ledger is None else ledger.feature_map
+    feature_map = open_map_file(job) if ledger is None else ledger.feature_map
     names = None if feature_map is None else feature_map.feature_names
     found = []
     for i, table in enumerate(job.sources):
         full = table.model_copy(update={"columns": columns_of(job, table, names)})
         known = () if ledger is None else ledger.feature_map.feature_names
-        with settings_of(job, f"sources[{i}]", table, known or ()):
+        with errors_of_settings(job, f"sources[{i}]", table, known or ()):
             found.append(open_source(job, full))
     samples = [source.samples for source in found]
     require_other_data(job, [(source.table.name, source.samples.origin) for source in found])
@@ -117,7 +122,7 @@ def open_sources(job: Job, ledger: Ledger | None = None) -> list[OpenSource]:
 
 
 def columns_of(job: Job, table: DataTable, names: Sequence[str] | None) -> list[str] | None:
-    """Columns of a table of the job file, else the names that a feature map or a model knows.
+    """Columns of a table of the job file; by default the names of a feature map or a model.
 
     Parameters
     ----------
@@ -135,7 +140,7 @@ def columns_of(job: Job, table: DataTable, names: Sequence[str] | None) -> list[
 
 
 def require_score(job: Job, sources: Sequence[OpenSource]) -> None:
-    """Open the samples to score, which a run reads at its end.
+    """Check that the samples to score, which a run reads at its end, can be opened.
 
     Raises
     ------
@@ -149,7 +154,7 @@ def require_score(job: Job, sources: Sequence[OpenSource]) -> None:
         return
     first = sources[0].samples
     names = first.feature_names
-    with settings_of(job, "score", table):
+    with errors_of_settings(job, "score", table):
         samples = _samples(job, table.model_copy(update={"columns": columns_of(job, table, names)}))
     assert first.n_features is not None  # known for every path
     samples.require_features(first.n_features, first.label, names)
@@ -224,7 +229,7 @@ def sketches_of(
         if attempt < REREADS:
             before, source = source, open_source(job, source.table)
             present = {part.key: () for part in source.partitions}
-            rows = Rows(present)
+            rows = RowRanges(present)
             # other parts may hold the same rows, so they cannot be read in place of these
             divided = {key for key in wanted - set(present) if rows.overlap(key)}
             yield [(part, _unstable(part.key)) for part in before.partitions if part.key in divided]
@@ -372,7 +377,7 @@ def feature_map_of(job: Job, sources: list[OpenSource]) -> Conventions:
     For principal components, this is the grid of second moments.
     """
     available = any(source.table.nan_policy == "available" for source in sources)
-    found: Conventions | None = map_file(job)
+    found: Conventions | None = open_map_file(job)
     if found is None:
         found = _designed(job, sources, "available" if available else "omit")
     if available and isinstance(found, FeatureMap):
@@ -392,7 +397,7 @@ def _designed(job: Job, sources: list[OpenSource], nan_policy: NanPolicy) -> Con
 
 
 def _readable(job: Job, samples: Samples) -> Samples:
-    """Random chunks that can be read, enough to design from."""
+    """Random chunks that can be read, enough for a design."""
     assert samples.n_features is not None  # known for every path
     assert isinstance(samples.blocks, da.Array)
     order = np.random.default_rng(job.job.seed).permutation(samples.n_chunks)
@@ -411,7 +416,7 @@ def _readable(job: Job, samples: Samples) -> Samples:
         if len(found) >= PILOT_CHUNKS and n_rows >= least:
             break
     if not found:
-        return samples  # whose error is raised
+        return samples  # the design raises their error
     weights = samples.weights
     return replace(
         samples,
@@ -465,7 +470,7 @@ def components_wanted(job: Job) -> int | None:
 
 
 def largest_type(job: Job, n_features: int | None) -> str | None:
-    """Covariance type that needs the most frequencies, among those that a job decodes.
+    """Covariance type that needs the most frequencies, among the models of a job.
 
     Parameters
     ----------
@@ -504,7 +509,7 @@ def ledger_of(job: Job) -> Ledger | None:
 
 
 def _exists(path: str, options: dict[str, Any] | None) -> bool:
-    """Whether there is a ledger, not only the folder of a run that was killed while creating it."""
+    """Whether there is a complete ledger, and not only the folder of an interrupted creation."""
     try:
         fs, root = fsspec.core.url_to_fs(path, **(options or {}))
         fs.invalidate_cache()

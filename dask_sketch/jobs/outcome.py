@@ -24,7 +24,7 @@ from dask_sketch.storage.overwrite import (
     require_writable,
     require_writable_page,
 )
-from dask_sketch.validation.tables import first_few
+from dask_sketch.validation.tables import feature_labels, first_few
 
 if TYPE_CHECKING:
     from dask_sketch.jobs.job_file import Job
@@ -56,34 +56,36 @@ class Outcome:
     omitted
         Number of rows that this run read and omitted, because they are not finite.
     missing, missing_read
-        Fraction of missing values of each feature that has any, by its name: of all samples in the
-        ledger, and of those that this run read, with ``nan_policy = "available"``.
+        Fraction of missing values of each feature with any, by the name of the feature, with
+        ``nan_policy = "available"``: in all samples of the ledger, and in the samples of this run.
     seconds
         Duration of each step in seconds, by name.
     rows
-        Random rows that the ledger keeps: attributes of its ``kept_rows``.
+        Numbers and bytes of the random rows that the ledger keeps, see :class:`KeptRows`.
     models
         Summary of each model, by name.
-    drift, untested
-        Test of the newest data against the earlier data; or ``None``, and the reason why there was
-        no test.
+    drift
+        Test of the newest data against the earlier data; ``None`` if there was no test.
+    untested
+        Reason why there was no test.
     since
         Run since which the data differs; ``None`` if the test found no difference.
     drifts
-        Distances of the new samples from the others, and of the state from earlier ones, by name.
+        Distances of the new samples from the other samples, and of the total from totals of earlier
+        runs, by name.
     between
-        Distances of every two groups, the largest first, by their names.
+        Distances of every two groups by their names, the largest first.
     alarm
         Whether the test found a difference beyond the tolerance.
     breaches, refused
-        Limits of the job file that the data of this run exceeds, and those that its models exceed.
+        Limits of the job file that the data of this run exceeds, and limits that its models exceed.
     damage
         Description of the damage of the newest commit, whose partitions were read again; ``None``
         if it was whole.
     notes
-        Observations that are not errors, with what to do.
+        Observations that are not errors, with remedies.
     later_failure
-        Failure of a run after this one, in a report that is written again; else empty.
+        Failure of a run after this one, in a report that is written again; otherwise empty.
     started
         Start of the run in ISO 8601 with time zone.
     ledger, report
@@ -216,7 +218,7 @@ class Outcome:
 
 
 def noted_status(status: str, found: Mapping[str, Any]) -> str:
-    """Status of a run, with what it warned of.
+    """Status of a run, with the nouns of its warnings.
 
     Parameters
     ----------
@@ -258,7 +260,7 @@ def drift_text(drift: Drift) -> str:
 
 
 def missing_shares(sketch: Sums | None, names: Sequence[str] | None) -> dict[str, float]:
-    """Fraction of missing values of each feature that has any, by its name.
+    """Fraction of missing values of each feature with any, by the name of the feature.
 
     Parameters
     ----------
@@ -275,7 +277,7 @@ def missing_shares(sketch: Sums | None, names: Sequence[str] | None) -> dict[str
         return {}
     else:
         fractions = 1.0 - sketch.observed.feature_fractions
-    titles = [f"feature {k}" for k in range(len(fractions))] if names is None else names
+    titles = feature_labels(len(fractions), names)
     return {str(titles[int(k)]): float(fractions[k]) for k in np.flatnonzero(fractions > 0.0)}
 
 
@@ -303,7 +305,7 @@ def model_text(model: Mapping[str, Any]) -> str:
         )
     text = f"{model['kind']} of {model['n_components']}, {model['start']} start"
     if model["start"] in ("kept", "refused"):
-        text = f"{model['kind']} of {model['n_components']}, that of the last run"
+        text = f"{model['kind']} of {model['n_components']}, kept from the last run"
     if model.get("rows"):
         text += f", with {model['rows']:,} random rows"
     if model["noise_level"] > 0:
@@ -316,7 +318,7 @@ def model_text(model: Mapping[str, Any]) -> str:
 
 
 def sketch_path(job: Job) -> tuple[str, dict[str, Any] | None] | None:
-    """Path of the total with the options of its file system, ``None`` if it is not wanted."""
+    """Path of the total to write, and options of its file system; ``None`` without such output."""
     return None if job.outputs.sketch is None else _located(job, job.outputs.sketch)
 
 
@@ -328,15 +330,15 @@ def model_paths(job: Job) -> Iterator[tuple[str, str, dict[str, Any] | None]]:
 
 
 def require_outputs(job: Job) -> None:
-    """Refuse outputs that could not be written at the end of a run, or would replace other files.
+    """Check that all outputs can be written at the end of a run, without replacing other files.
 
     Raises
     ------
     ArtifactError
         If an output cannot be written; the message names the key of the job file.
     JobError
-        If an output would replace another file, or if two outputs, or an output and the ledger,
-        have one path, or one lies in the other.
+        If an output would replace another file; or if two outputs, or an output and the ledger,
+        have the same path, or one path lies in the other.
     """
     total = sketch_path(job)
     artifacts = [] if total is None else [("sketch", *total)]
@@ -357,13 +359,15 @@ def require_outputs(job: Job) -> None:
 
 
 def _require_apart(places: Sequence[tuple[str, str]]) -> None:
-    """Refuse a path that is, or lies in, the path of another key: it would be replaced."""
+    """Raise for a path that equals, or lies in, the path of another key: it would be replaced."""
     keys: dict[str, str] = {}
     for key, path in places:
         local = local_path(path)
         folder = path.rstrip("/") if local is None else str(local.resolve())
         if folder in keys:
-            raise JobError(f"{key} = {path!r}: is also that of {keys[folder]}: give another path.")
+            raise JobError(
+                f"{key} = {path!r}: is also the path of {keys[folder]}: give another path."
+            )
         keys[folder] = key
     for path, key in keys.items():
         folder = path

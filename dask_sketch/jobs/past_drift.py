@@ -1,4 +1,4 @@
-"""Tests of drift of all runs of a ledger, and the runs since which its data differs."""
+"""Tests of drift of all runs of a ledger, and the last change of its data."""
 
 from __future__ import annotations
 
@@ -24,28 +24,29 @@ if TYPE_CHECKING:
     from dask_sketch.jobs.ledger.history import RunRecord
 
 _HEADER = ("run", "date", "discrepancy", "interval", "p-value", "result")
-# Chance to name a run where nothing changes. It raises no alarm, so it is not that of the test.
+# Probability of naming a run where nothing changes. It raises no alarm, so it does not depend on
+# the level of the test.
 _LEVEL = 0.05
 HEADER = ("first run after the change", "date", "discrepancy", "interval", "p-value")
 
 
 @dataclass(frozen=True, repr=False)
 class DriftHistory:
-    """Tests of the newest data of several runs against the data before it; prints as a table.
+    """Tests of the newest data against earlier data, for several runs; prints as a table.
 
     Attributes
     ----------
     runs
         Numbers of the runs with a test.
     dates
-        Date at which each of them ended.
+        Date of the end of each run.
     tests
         Test of each run.
     alarms
-        Whether the run raised an alarm.
+        Whether each run raised an alarm.
     changes
-        Numbers of the first runs after a change of the distribution, as the last run with an alarm
-        has found them.
+        Numbers of the first runs after a change of the distribution, as found by the last run with
+        an alarm.
     """
 
     runs: tuple[int, ...]
@@ -86,10 +87,21 @@ class DriftHistory:
 
         Parameters
         ----------
-        run, date, test, alarm
-            Its number, date, test, and whether it raised an alarm.
+        run
+            Number of the run.
+        date
+            Date of its end.
+        test
+            Test of the run.
+        alarm
+            Whether the run raised an alarm.
         changes
-            Change points that were found then; ``None`` for those known before.
+            Change points that the run found; ``None`` to keep the earlier ones.
+
+        Returns
+        -------
+        history
+            History with the run at its end.
         """
         return DriftHistory(
             (*self.runs, run),
@@ -113,6 +125,7 @@ class DriftHistory:
         Returns
         -------
         ax
+            Axes with the plot.
 
         Raises
         ------
@@ -215,9 +228,9 @@ class LastChange:
     Attributes
     ----------
     changes
-        Change points between the runs; ``None`` if they were not searched.
+        Change points between the runs; ``None`` if there was no search.
     reason
-        Reason why they were not searched.
+        Reason why there was no search.
     """
 
     changes: ChangePoints | None
@@ -261,9 +274,9 @@ class LastChange:
         if found is None or not found.points:
             return ""
         return (
-            f"Changes between runs were searched in {found.n_units:,} units, with a chance of "
-            f"{found.level:.0%} to find any where there is none; a discrepancy is that of the data "
-            "before a change, from the change before it, and the data after it, until the next."
+            f"Changes between runs were searched in {found.n_units:,} units, with a probability of "
+            f"{found.level:.0%} of finding any where there is none. A discrepancy compares the "
+            "data back to the previous change with the data up to the next one."
         )
 
     @property
@@ -292,7 +305,7 @@ class LastChange:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> LastChange:
-        """Restore from :meth:`as_dict`, also after it was stored as JSON."""
+        """Restore from the result of :meth:`as_dict`, also after it was stored as JSON."""
         found = values["changes"]
         return cls(None if found is None else ChangePoints.from_dict(found), values["reason"])
 
@@ -307,7 +320,7 @@ def find_last_change(
     ledger
         Ledger.
     unit, strata
-        As in the test of drift; see :meth:`Ledger.drift`.
+        Arguments of the test of drift, see :meth:`Ledger.drift`.
     seed
         Seed of the permutations, ``>= 0``.
     serial
@@ -316,6 +329,7 @@ def find_last_change(
     Returns
     -------
     since
+        Last change; without changes, the reason why there was no search.
     """
     try:
         return LastChange(

@@ -42,14 +42,16 @@ class ModelHistory:
 
     Attributes
     ----------
-    runs, dates
-        Number of the last run of each window, and the date of its start; empty if it is unknown.
+    runs
+        Number of the last run of each window.
+    dates
+        Date of the start of each of these runs; empty if it is unknown.
     models
         Model of each window.
     tracks
-        Number of the track of each component of each model.
+        Number of the track of each component, for each model.
     names
-        Names of the features; None if there are none.
+        Names of the features; None if they have none.
     """
 
     runs: tuple[int, ...]
@@ -119,9 +121,9 @@ def model_history(
 ) -> ModelHistory:
     """Decode a model of each window of a ledger, and match their components.
 
-    The first model is decoded from scratch, and each other one from the model before it (warm
-    start). Sums of runs stay in memory, so that a window reads only the partitions of its last run.
-    Random rows are left out. A partition belongs to the last run that has read it.
+    The first model is decoded from scratch, and each later model starts at the model before it
+    (warm start). Sums of runs stay in memory, so that a window reads only the partitions of its
+    last run. Random rows are left out. A partition belongs to the last run that has read it.
 
     Parameters
     ----------
@@ -133,10 +135,9 @@ def model_history(
         Length of the windows: a number of runs, or a span of time such as ``"30 days"``, as in
         ``ledger.window``.
     max_windows
-        Largest number of windows, the newest ones, ``>= 1``.
+        Maximum number of windows, the newest ones, ``>= 1``.
     options
-        Keyword arguments of :func:`dask_sketch.decode`; a ``start`` is used by the first model
-        only.
+        Keyword arguments of :func:`dask_sketch.decode`; ``start`` is used for the first model only.
 
     Returns
     -------
@@ -208,7 +209,7 @@ def model_history(
 
 
 def _first(model: Model) -> tuple[int, ...]:
-    """Tracks of the first model: the heaviest component has the first."""
+    """Tracks of the first model, in descending order of the weights of its components."""
     ranks = np.empty(model.n_components, np.intp)
     ranks[np.argsort(-model.weights, kind="stable")] = np.arange(model.n_components)
     return tuple(map(int, ranks))

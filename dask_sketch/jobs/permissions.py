@@ -1,8 +1,8 @@
 """Permissions of the operator: secrets that job files may use, and the places to which they go.
 
-A job file of another author could name any environment variable or file as a secret, and a server
-of its author as the place to send it to. Permissions are therefore in the configuration of Dask,
-outside of the job file: ``sketch.job-secrets`` lists the places of each secret.
+A job file of another author could name any environment variable or file as a secret, and send it to
+a server of this author. So permissions are not in the job file, but in the configuration of Dask:
+``sketch.job-secrets`` lists the places to which each secret may be sent.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from dask_sketch import config
 from dask_sketch.errors import JobError
 
 SETTING = "job-secrets"
-AMBIENT = "ambient"  # credentials that a file system finds by itself, such as those of a machine
+AMBIENT = "ambient"  # credentials that a file system finds by itself, such as a machine's
 _VARIABLE = "DASK_SKETCH__JOB_SECRETS"
-# options that name a server, in any form; other options do if they look like a host, path or URL
+# options that name a server; other options count if their values look like a host, path or URL
 _SERVER = re.compile(
     r"host|endpoint|ur[il]|prox|account|server|address|domain|gateway|remote|target|fo$",
     re.IGNORECASE,
@@ -46,7 +46,7 @@ class Secret(SecretStr):
 
 
 def permitted_places(reference: str) -> list[str] | None:
-    """Places that may get a secret; ``None`` if job files may not use it.
+    """List the places to which a secret may be sent; ``None`` if job files may not use it.
 
     Parameters
     ----------
@@ -83,14 +83,14 @@ def remedy(reference: str, place: str = "s3://bucket") -> str:
 
 
 def require_permitted(options: Mapping[str, Any], locations: Iterable[str]) -> None:
-    """Refuse to send secrets, or credentials of the machine, to places without permission.
+    """Raise if secrets, or credentials of the machine, would be sent to places without permission.
 
     Parameters
     ----------
     options
         Options of a file system, in which secrets are :class:`Secret`.
     locations
-        Paths and URLs that are opened with them.
+        Paths and URLs that are opened with these options.
 
     Raises
     ------
@@ -130,7 +130,7 @@ def _secrets(value: object) -> Iterator[Secret]:
 
 
 def _servers(value: object, named: bool = False) -> Iterator[str]:
-    """Values of options that name a server, a path or a URL, or may do so."""
+    """Yield the values of options that name a server, a path or a URL, or may do so."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from _servers(item, named or _SERVER.search(key) is not None)

@@ -19,7 +19,7 @@ from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.graph.compute import active_client
 from dask_sketch.graph.design import columns_of_grid
 from dask_sketch.graph.plan import make_plan
-from dask_sketch.jobs.agreement import map_file
+from dask_sketch.jobs.agreement import open_map_file
 from dask_sketch.jobs.ledger.partition_rows import sampling_of
 from dask_sketch.jobs.ledger.sums import Conventions, row_bytes
 from dask_sketch.jobs.open import components_wanted, largest_type, rows_per_partition
@@ -53,26 +53,27 @@ class JobPlan:
     new, changed, deleted, forgotten, same
         Numbers of partitions that the run reads, reads again, subtracts, leaves out and keeps.
     lost
-        Number of changed partitions of which no stored byte is left.
+        Number of changed partitions without any stored byte.
     divided
         Number of deleted partitions whose rows other partitions hold now.
     examples
-        Some keys of each kind.
+        Some keys of new, changed, deleted and forgotten partitions.
     n_samples
-        Number of rows to read; ``None`` if that of any partition is unknown.
+        Number of rows to read; ``None`` if the number of any partition is unknown.
     bytes_read
         Number of stored bytes of the partitions to read; ``None`` if unknown.
     rows_per_partition
         Maximum number of random rows of each partition that the ledger keeps; 0 for none.
     rows_bytes
-        Largest number of bytes that those of the partitions to read take.
-    ledger_bytes, ledger_free
-        Largest number of bytes by which the ledger grows, and number of free bytes on its disk;
-        ``None`` if unknown.
+        Maximum number of bytes of the random rows of the partitions to read.
+    ledger_bytes
+        Maximum number of bytes by which the ledger grows.
+    ledger_free
+        Number of free bytes on the disk of the ledger; ``None`` if unknown.
     n_tasks
-        Number of partitions to read and of models to decode.
+        Number of partitions to read, plus the number of models to decode.
     memory_per_thread, memory_available
-        Number of bytes that a thread needs and has; ``None`` if unknown.
+        Number of bytes that a thread needs, and that it has; ``None`` if unknown.
     cluster
         Description of the cluster.
     outputs
@@ -176,11 +177,12 @@ def plan_run(
     changes
         Differences of the sources from the ledger.
     ledger
-        Ledger of the job, ``None`` before the first run.
+        Ledger of the job; ``None`` before the first run.
 
     Returns
     -------
     plan
+        Numbers of partitions, samples and bytes, and memory.
 
     Raises
     ------
@@ -192,15 +194,7 @@ def plan_run(
     todo = [*changes.new, *changes.changed]
     memory = [_thread_memory(job, source, feature_map) for source in sources]
     needed, available = max(memory, key=lambda one: one[0] or 0)
-    sampling: Sampling | None
-    if isinstance(feature_map, MomentGrid):
-        _columns_of(job, feature_map.n_features, feature_map.n_columns)
-        rows_per_partition(job, sources)  # refuses any
-        sampling = None
-    elif ledger is None:
-        sampling = sampling_of(feature_map, rows_per_partition(job, sources))
-    else:
-        sampling = None if job.job.sample == 0 else ledger.sampling
+    sampling = _sampling(job, sources, feature_map, ledger)
     itemsize = max(source.samples.dtype.itemsize for source in sources)
     itemsize = 4 if itemsize <= 4 else 8
     n_kept = 0 if sampling is None else sampling.size
@@ -250,10 +244,23 @@ def plan_run(
     return plan
 
 
+def _sampling(
+    job: Job, sources: Sequence[OpenSource], conventions: Conventions, ledger: Ledger | None
+) -> Sampling | None:
+    """Choice of the random rows that the run keeps; checks of settings of second moments."""
+    if isinstance(conventions, MomentGrid):
+        _columns_of(job, conventions.n_features, conventions.n_columns)
+        rows_per_partition(job, sources)  # raises for any random rows
+        return None
+    if ledger is None:
+        return sampling_of(conventions, rows_per_partition(job, sources))
+    return None if job.job.sample == 0 else ledger.sampling
+
+
 def _thread_memory(
     job: Job, source: OpenSource, conventions: Conventions
 ) -> tuple[int | None, int]:
-    """Bytes that a thread needs for a source, and that it has; PlanError if it needs more."""
+    """Bytes that a thread needs for a source, and that it has; raises PlanError for too few."""
     # second moments of partitions are not added on the workers
     fan_in = 2 if isinstance(conventions, MomentGrid) else config.get("split-every")
     made = make_plan(
@@ -265,8 +272,8 @@ def _thread_memory(
 
 
 def map_for_plan(job: Job, sources: Sequence[OpenSource]) -> Conventions:
-    """Feature map or grid of the size that the first run will design, to plan its cost."""
-    stated = map_file(job)
+    """Feature map or grid of the size that the first run will design, for its plan."""
+    stated = open_map_file(job)
     if stated is not None:
         return stated
     given, d = job.feature_map, sources[0].samples.n_features
@@ -297,8 +304,8 @@ def _columns_of(job: Job, n_features: int, n_columns: int | None) -> int | None:
     for i, table in enumerate(job.decode):
         if found is not None and table.n_components is None:
             raise JobError(
-                f"{job.path}: decode[{i}].n_components: give a number of components, since "
-                f"{found} columns of the second moments are held"
+                f"{job.path}: decode[{i}].n_components: give a number of components, since the "
+                f"ledger keeps {found} columns of the second moments"
             )
     return found
 
@@ -330,8 +337,8 @@ def _require_allowed(job: Job, plan: JobPlan, ledger: Ledger | None) -> None:
     if changed > max(job.limits.changed * known, len(job.sources)):
         raise PlanError(
             f"limits.changed = {job.limits.changed:g}: {changed:,} of {known:,} partitions of the "
-            "ledger have changed. The sources may be incomplete or others, or chunk_size changed. "
-            "If this is right, raise the limit for one run."
+            "ledger have changed. The sources may be incomplete or replaced, or chunk_size "
+            "changed. If this is right, raise the limit for one run."
         )
 
 

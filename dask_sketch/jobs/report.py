@@ -23,11 +23,13 @@ from dask_sketch.jobs.outcome import Outcome, model_text
 from dask_sketch.jobs.past_drift import LastChange
 from dask_sketch.jobs.report_sections import (
     MAX_ROWS,
+    breach_sentences,
     complete_answer,
     drift_drawings,
     drift_sections,
     group_sections,
     missing_section,
+    partitions_sentence,
     past_section,
     plan_section,
     quarantine_section,
@@ -66,7 +68,7 @@ def write_page(
     outcome
         Outcome of the run.
     planned
-        Fields of its plan, see :meth:`JobPlan.as_dict`.
+        Fields of the plan of the run, see :meth:`JobPlan.as_dict`.
     versions
         Versions of the software of the run.
     """
@@ -78,7 +80,7 @@ def write_page(
         write_component_page(results, outcome, planned, first, versions)
         return
     total = results.total
-    assert isinstance(total, Sketch)  # of which the model was decoded
+    assert isinstance(total, Sketch)  # since the model is decoded from a sketch
     found = diagnose(model, total)
     write_report(
         outcome.report,
@@ -129,8 +131,7 @@ def _good(outcome: Outcome, found: FitDiagnostics) -> Answer:
         text = ["No: a model is beyond its limits, and the last good one is kept."]
         text += outcome.refused
     elif outcome.breaches:
-        text = ["No: the data of this run is beyond the limits of the job file."]
-        text += outcome.breaches
+        text = breach_sentences(outcome)
     elif n:
         text = [f"With reservations: {n} problem{'s' * (n > 1)} of the fit found."]
     else:
@@ -140,10 +141,9 @@ def _good(outcome: Outcome, found: FitDiagnostics) -> Answer:
 
 
 def _changed(results: Results, outcome: Outcome, name: str) -> Answer:
-    counted = {"new": outcome.new, "changed": outcome.changed, "deleted": outcome.deleted}
-    counts = f"Partitions: {', '.join(f'{n:,} {kind}' for kind, n in counted.items())}."
+    counts = partitions_sentence(outcome)
     if outcome.alarm:
-        # runs of the first versions have no test
+        # reports of runs of the first versions have no test
         tested = [found.sentence for found in (outcome.drift, outcome.since) if found is not None]
         text = ["Alarm: the data has changed.", *tested, counts]
     elif outcome.drift is not None:
@@ -190,10 +190,8 @@ def _components(results: Results, name: str) -> list[Section]:
     ]
     text = (
         f"{len(rows)} of {now.n_components} components of {name} have moved by more than "
-        f"{_MIN_MOVE:g} "
-        f"of their standard deviation since the last model, or changed by more than "
-        f"{_MIN_CHANGE:.0%} "
-        "of their weight."
+        f"{_MIN_MOVE:g} of their standard deviation since the last model, or changed by more than "
+        f"{_MIN_CHANGE:.0%} of their weight."
     )
     header = (
         "component",
@@ -212,7 +210,7 @@ def _moved(results: Results, name: str) -> list[ComponentChange] | None:
         return None
     if earlier is None or type(earlier) is not type(now) or earlier is now:
         return None
-    assert isinstance(total, Sketch)  # of which the model was decoded
+    assert isinstance(total, Sketch)  # since the model is decoded from a sketch
     return [
         one
         for one in component_changes(earlier, now, total)

@@ -54,6 +54,31 @@ def complete_answer(outcome: Outcome) -> Answer:
     return Answer("Is it complete?", text, strong)
 
 
+def partitions_sentence(outcome: Outcome) -> str:
+    """Numbers of new, changed and deleted partitions as a sentence.
+
+    Parameters
+    ----------
+    outcome
+        Outcome of the run.
+    """
+    return (
+        f"Partitions: {outcome.new:,} new, {outcome.changed:,} changed, {outcome.deleted:,} "
+        "deleted."
+    )
+
+
+def breach_sentences(outcome: Outcome) -> list[str]:
+    """Verdict on a run whose data is beyond limits, and these limits.
+
+    Parameters
+    ----------
+    outcome
+        Outcome of the run.
+    """
+    return ["No: the data of this run is beyond the limits of the job file.", *outcome.breaches]
+
+
 def run_steps(outcome: Outcome) -> list[str]:
     """Actions that follow from the outcome, whatever the kind of the models.
 
@@ -166,11 +191,9 @@ def run_section(outcome: Outcome) -> Section:
     """
     counts = (
         f"{outcome.new:,} partitions were new, {outcome.changed:,} had changed, "
-        f"{outcome.deleted:,} were "
-        f"deleted, {outcome.forgotten:,} are forgotten. {outcome.samples_read:,} samples "
-        f"({describe_bytes(outcome.bytes_read)}) were read, and {outcome.omitted:,} rows omitted; "
-        f"the ledger holds {outcome.samples:,} "
-        f"in "
+        f"{outcome.deleted:,} were deleted, {outcome.forgotten:,} are forgotten. "
+        f"{outcome.samples_read:,} samples ({describe_bytes(outcome.bytes_read)}) were read, and "
+        f"{outcome.omitted:,} rows omitted; the ledger holds {outcome.samples:,} in "
         f"{outcome.partitions:,} partitions, and {outcome.rows_text}."
     )
     rows = [(name, model_text(model)) for name, model in outcome.models.items()]
@@ -211,9 +234,8 @@ def quarantine_section(outcome: Outcome) -> list[Section]:
         return []
     rows = sorted(outcome.quarantined.items())[:MAX_ROWS]
     text = (
-        f"The result is incomplete: {len(outcome.quarantined):,} partitions could not be read "
-        f"and are "
-        "not in it. Each run tries to read them again."
+        f"The result is incomplete: {len(outcome.quarantined):,} partitions could not be read and "
+        "are not in it. Each run tries to read them again."
     )
     return [
         Section("In quarantine", text, ("partition", "reason"), rows, frozenset(range(len(rows))))
@@ -221,7 +243,7 @@ def quarantine_section(outcome: Outcome) -> list[Section]:
 
 
 def drift_sections(results: Results) -> list[Section]:
-    """Test of the newest data, the last change of the distribution, and distances.
+    """Sections of the test of the newest data, the last change of the distribution, and distances.
 
     Parameters
     ----------
@@ -246,7 +268,7 @@ def group_sections(outcome: Outcome) -> list[Section]:
 
 
 def drift_drawings(results: Results, outcome: Outcome) -> list[Drawing]:
-    """Picture of the test of this run and of those before it, if there are several.
+    """Picture of the tests of this run and earlier runs, if there are several.
 
     Parameters
     ----------
@@ -277,7 +299,7 @@ def _test(results: Results) -> Section:
     alarms = table.false_alarms_per_year
     text = (
         f"{found.sentence} The newest {first:,} {found.dim}s were compared with {second:,} before; "
-        f"they were permuted between the two sides. The level {level:.2g} is that of {alarms:g} "
+        f"they were permuted between the two sides. The level {level:.2g} stands for {alarms:g} "
         f"false alarm{'s' * (alarms != 1)} in {table.runs_per_year:g} runs"
         + (f"; the tolerance is {table.tolerance:g}." if table.tolerance else ".")
     )

@@ -1,4 +1,4 @@
-"""Models, scores and drifts of a run, from the totals in its ledger."""
+"""Models, scores and tests of drift of a run, from the totals in its ledger."""
 
 from __future__ import annotations
 
@@ -46,29 +46,29 @@ NEW_SAMPLES, STATE = (
     "new samples against the rest",
     "state against the last run's",
 )  # names in records
-# A warm start is checked against a cold one if its cost above the noise exceeds this multiple of
-# that of the last model, by this number of standard deviations of the noise.
+# A model is also decoded from scratch if its cost above the noise exceeds this multiple of the cost
+# of the last model above its noise, by this number of standard deviations of the noise.
 _MAX_GROWTH = 1.1
 _DEVIATIONS = 3.0
 
 
 @dataclass(frozen=True)
 class DecodedModel:
-    """A model of a run.
+    """Model of a run.
 
     Attributes
     ----------
     model
         Decoded model.
     start
-        ``"warm"`` for a start at the last model, ``"cold"``, ``"cold, better than warm"``, or
-        ``"kept"`` for the last model, if neither data nor settings have changed, or ``"refused"``
-        for the last model, if the new one exceeds a limit.
+        ``"warm"`` for a start at the last model; ``"cold"``; ``"cold, better than warm"``;
+        ``"kept"`` for the last model, if neither data nor settings have changed; or ``"refused"``
+        for the last model, if the new model exceeds a limit.
     rows
         Number of random rows that the sketch carries beside the sums.
     turned
-        Largest angle in degrees between the subspaces of principal components and of those of the
-        last run; ``None`` for other models, and if there were none of as many.
+        Largest angle in degrees between the subspaces of the principal components of this run and
+        of the last run; ``None`` for other models, and if the number of components differs.
     """
 
     model: JobModel
@@ -102,7 +102,7 @@ class DecodedModel:
         }
 
 
-def settings_of(table: DecodeTable, seed: int) -> dict[str, Any]:
+def decode_arguments(table: DecodeTable, seed: int) -> dict[str, Any]:
     """Arguments of ``decode``, except the number of components, as plain values."""
     options: dict[str, Any] = {
         "method": table.method,
@@ -131,16 +131,18 @@ def decode_model(
     """Decode one model.
 
     If the ledger keeps no rows and the last model is a mixture of the same type, the decoder starts
-    at it (warm start). If the cost of the result is further above the noise than the cost of the
-    last model was, the data may have left the basin of that minimum. Then the model is decoded from
-    scratch too, and the result of lower cost is kept.
+    at this model (warm start). If the cost of the result is further above the noise than the cost
+    of the last model was, another minimum may be lower now. Then the model is also decoded from
+    scratch, and the result with the lower cost is kept.
 
     Parameters
     ----------
-    job, table
-        Job file, and its table of this model.
+    job
+        Job file.
+    table
+        Table of the model in the job file.
     total
-        Sketch of all samples; or their second moments, of which principal components are decoded.
+        Sketch of all samples; or their second moments, for principal components.
     last
         Model of the last run, if there is one.
     progress
@@ -149,6 +151,7 @@ def decode_model(
     Returns
     -------
     decoded
+        Model, with its kind of start.
     """
     n_components = table.n_components
     if isinstance(total, SecondMoments):
@@ -158,7 +161,7 @@ def decode_model(
         if isinstance(last, PrincipalComponents) and last.components.shape == shape:
             turned = found.angle_to(last) if shape[0] < shape[1] else 0.0
         return DecodedModel(found, "cold", turned=turned)
-    options = settings_of(table, job.job.seed) | {"progress": progress}
+    options = decode_arguments(table, job.job.seed) | {"progress": progress}
     if isinstance(n_components, str):  # "auto"
         types = (options.pop("covariance_type", "diag"),)
         selected = select_model(total, covariance_types=types, **options).model
@@ -185,9 +188,9 @@ def decode_model(
 def _can_start(table: DecodeTable, last: GaussianMixture, total: Sketch) -> bool:
     """Whether the decoder can start at the last model.
 
-    It cannot if the number of components is unknown. It need not for centroids, because their
-    decoder is more precise than a descent from the last ones. It must not where the likelihood of
-    random rows decides, or decided, because a descent towards the sketch would lose it.
+    There is no warm start if the number of components is unknown; for centroids, because their
+    decoder is more precise than a descent from the last centroids; and if either model is chosen by
+    the likelihood of random rows, because a descent towards the sketch would decrease it.
     """
     by_likelihood = total.sample is not None and table.method in (None, "likelihood")
     implied = "isotropic" if table.covariance_type == "spherical" else "gaussian"
@@ -209,7 +212,7 @@ def _cost(model: Model) -> float:
 
 
 def _is_worse(warm: Model, last: Model, total: Sketch) -> bool:
-    """Whether a fit is worse than the last one was, by more than noise explains."""
+    """Whether a fit is worse than the last fit was, by more than noise explains."""
     now, then = warm.decoding, last.decoding
     assert now is not None
     assert then is not None
@@ -247,9 +250,10 @@ class Results:
     untested
         Reason why there was no test.
     drifts
-        Distances of the new samples and of the state, by name.
+        Distances of the new samples from the other samples, and of the total from totals of earlier
+        runs, by name.
     between
-        Drift of every two groups, by their names.
+        Distance of every two groups, by their names.
     groups
         Totals of the groups.
     kept
@@ -258,10 +262,12 @@ class Results:
         Arguments of the decoder, by name of the model.
     read
         Sketch of the samples that this run read; ``None`` if it read no partition.
-    breaches, refused
-        Limits that the data exceeds, and limits that models exceed, by their names.
+    breaches
+        Limits that the data exceeds.
+    refused
+        Limits that models exceed, by the names of the models.
     notes
-        Observations that are not errors, with what to do.
+        Observations that are not errors, with remedies.
     """
 
     job: Job
@@ -287,7 +293,7 @@ class Results:
 
     @property
     def alarm(self) -> bool:
-        """Whether the newest data differs from the data before by more than the tolerance."""
+        """Whether the newest data differs from the earlier data by more than the tolerance."""
         return self.drift is not None and self.drift.is_different
 
     @property
@@ -322,7 +328,7 @@ class Results:
         earlier = self.ledger.model(name=name)
         if earlier is not None:
             self.earlier[name] = earlier
-        settings = settings_of(table, self.job.job.seed) | {
+        settings = decode_arguments(table, self.job.job.seed) | {
             "n_components": table.n_components,
             "sketch": digest_of(sketch),  # not the number of the run: forgetting changes the sums
         }
@@ -359,7 +365,7 @@ class Results:
         self.ledger.write_model(self.ledger.next_run, found.model, name)
 
     def _refuse(self, name: str, reason: str, log: Callable[[str], object]) -> None:
-        """Refuse a model, and keep that of the last run if there is one."""
+        """Refuse a model, and keep the model of the last run if there is one."""
         del self.settings[name]  # so that the next run decodes it again
         self.refused[name] = reason
         log(reason)
@@ -373,8 +379,8 @@ class Results:
         Parameters
         ----------
         n_read
-            Number of partitions that this run read; those that a failed run committed before count
-            for it too.
+            Number of partitions that this run read. Partitions that a failed run committed before
+            count for this run as well.
         """
         run = self.ledger.next_run
         keys = [key for key, entry in self.ledger.entries.items() if entry.run == run]
@@ -397,12 +403,12 @@ class Results:
                 "such a run then ends with exit code 8."
             )
         judged = self.read
-        if judged is None and not self.has_samples:  # a run before this one read what is broken
+        if judged is None and not self.has_samples:  # an earlier run read the data that is wrong
             judged = self.total
         self.breaches += data_breaches(limits, len(keys), judged, others, names)
 
     def compare(self) -> None:
-        """Compare new samples with the others, the state with earlier ones, and groups."""
+        """Compare new samples with the other ones, the total with earlier totals, and groups."""
         ledger, run = self.ledger, self.ledger.next_run
         total = self.total
         if isinstance(total, SecondMoments):
@@ -426,7 +432,7 @@ class Results:
             if state.identical(total) or not self.has_samples:
                 continue
             # partitions that have not changed since that run; their fraction of the squared
-            # weights is assumed to be that of the samples
+            # weights is assumed to equal their fraction of the samples
             known = sum(entry.count for entry in entries.values() if entry.run <= number)
             fraction = known / max(total.count, 1)
             shared = min(fraction * total.squared_weight, state.squared_weight)
@@ -437,7 +443,7 @@ class Results:
             self.between = drifts_between(groups, model=distribution, seed=seed)
 
     def _test_drift(self) -> None:
-        """Test the newest data against that before, if there are enough partitions."""
+        """Test the newest data against the earlier data, if there are enough partitions."""
         table = self.job.drift
         try:
             self.drift = self.ledger.drift(**table.arguments(), seed=self.job.job.seed)
@@ -502,7 +508,7 @@ def _no_groups(table: GroupsTable, ledger: Ledger) -> str:
 
 
 def digest_of(sketch: Sums) -> str:
-    """Digest of sums, which distinguishes sketches of one feature map, or moments of one grid."""
+    """Digest of sums, by which sketches of one feature map, or moments of one grid, differ."""
     total = hashlib.sha256(f"{sketch.count} {sketch.total_weight!r}".encode())
     if isinstance(sketch, SecondMoments):
         total.update(f"{sketch.squared_weight_quanta}".encode())
@@ -544,6 +550,7 @@ def make_results(
     Returns
     -------
     results
+        Models, scores and comparisons.
 
     Raises
     ------

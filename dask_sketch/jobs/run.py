@@ -61,7 +61,7 @@ _MAX_REASON = 400  # characters of the reason of a quarantine
 
 
 def plan_job(path: str | Path, *, sample: int | None = None) -> JobPlan:
-    """Plan what :func:`run_job` would do. Reads no samples and writes nothing.
+    """Plan a run of :func:`run_job`, without reading samples or writing files.
 
     Parameters
     ----------
@@ -73,6 +73,7 @@ def plan_job(path: str | Path, *, sample: int | None = None) -> JobPlan:
     Returns
     -------
     plan
+        Numbers of partitions, samples and bytes, and memory of the run.
 
     Raises
     ------
@@ -125,20 +126,21 @@ def run_job(
     Returns
     -------
     outcome
+        Numbers of partitions and samples, models, drift and limits of the run.
 
     Raises
     ------
     JobError
         If the job file is wrong, does not fit the ledger or the data, or names an output that would
-        replace another file; nothing has been started.
+        replace another file; nothing was started then.
     ArtifactError
-        If an output cannot be written; nothing has been started.
+        If an output cannot be written; nothing was started then.
     PlanError
         If the plan exceeds the limits of the job file or the memory.
     LedgerLocked
         If another run has the lock of the ledger.
     ChunkError
-        If partitions cannot be read, and ``unreadable = "stop"``; all others are committed.
+        If partitions cannot be read, and ``unreadable = "stop"``; all other ones are committed.
     ClusterError
         If the cluster is lost; finished work is committed.
     """
@@ -152,7 +154,7 @@ def run_job(
 
 @contextlib.contextmanager
 def _recorded_failure(job: Job) -> Iterator[None]:
-    """Record an error in the ledger, if there is one, so that the history names it."""
+    """Record errors in the ledger, if there is one, so that the history shows them."""
     started = _now()
     try:
         yield
@@ -160,7 +162,7 @@ def _recorded_failure(job: Job) -> Iterator[None]:
         raise
     except (Exception, KeyboardInterrupt) as error:
         with contextlib.suppress(SketchError, OSError), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # those of the ledger were given before
+            warnings.simplefilter("ignore")  # warnings of the ledger were given before
             ledger = ledger_of(job)
             if ledger is not None:
                 text = "it was stopped" if isinstance(error, KeyboardInterrupt) else str(error)
@@ -185,7 +187,7 @@ def _require_extras(job: Job) -> None:
 
 @dataclass
 class _Run:
-    """The steps of one run."""
+    """Steps of one run."""
 
     job: Job
     progress: bool
@@ -193,7 +195,7 @@ class _Run:
     seconds: dict[str, float] = field(default_factory=dict)
     bytes_read: int | None = 0
     failed: dict[str, str] = field(default_factory=dict)
-    # parts in the ledger of a file that is read as one part, by its key
+    # parts in the ledger of files that are read as one part now, by the key of the file
     parts: defaultdict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def outcome(self) -> Outcome:
@@ -246,7 +248,7 @@ class _Run:
         n_rows = rows_per_partition(self.job, sources)
         try:
             return create_ledger(path, feature_map, sample=n_rows, storage_options=options)
-        except LedgerError:  # another run may have created it since this one looked
+        except LedgerError:  # another run may have created it meanwhile
             found = ledger_of(self.job)
             if found is None:
                 raise
@@ -259,10 +261,11 @@ class _Run:
         left = set(ledger.quarantined).difference(present, changes.deleted)
         erased = [part.key for part in changes.skipped if part.key in ledger.entries]
         wanted = {partition.key for partition in (*changes.new, *changes.changed)}
-        # some parts of a damaged file are forgotten, and the others cannot be told from them
+        # if parts of a damaged file are forgotten, its other parts cannot be distinguished
         skipped = {part.key for part in changes.skipped}.difference(ledger.forgotten)
         mixed = [one for source in sources for one in source.unread if one[0].key in skipped]
-        # the parts of a file that is one part now, maybe since it is damaged, leave with its result
+        # if a file is one part now, maybe because it is damaged, its earlier parts leave the
+        # ledger when the file is read
         whole = wanted.union(part.key for part, _ in mixed)
         for key in changes.divided:
             if file_of(key) in whole:

@@ -1,4 +1,4 @@
-"""Read the secrets of a job file from the environment or from files, and hide them in texts."""
+"""Read the secrets of a job file from the environment or from files, and hide them in messages."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Secrets:
 
     @contextlib.contextmanager
     def hidden(self) -> Iterator[None]:
-        """Hide the secrets in errors that leave this block and in what is logged within it."""
+        """Hide the secrets in log records of this block, and in errors that leave it."""
         handlers = logging.getLogger("dask_sketch").handlers
         for handler in handlers:
             handler.addFilter(self._clean)
@@ -167,12 +167,12 @@ def _revealed(value: Any) -> Any:
 
 
 def require_no_secret(url: str) -> None:
-    """Refuse a URL that contains a user, a password or a signature.
+    """Raise for a URL that contains a user, a password or a signature.
 
     Raises
     ------
     ValueError
-        If it does, or if it is not a URL.
+        If the URL contains one of these, or is not valid.
     """
     try:
         parts = urlsplit(url)

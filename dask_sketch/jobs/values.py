@@ -23,7 +23,7 @@ SCHEMES = (
     "adl", "hdfs", "webhdfs", "ftp", "sftp", "ssh",
 )  # fmt: skip
 MAX_MATCHES = 2**20  # ways in which one pattern may match one key
-_MAX_KEY = 512  # characters of a key that are matched
+MAX_KEY = 512  # characters of a key that are matched to a pattern, which bounds the time
 # an atom of a regular expression, its repetition, and whether that is greedy
 _ATOM = re.compile(
     r"(\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|[^\\\[])([*+?]|\{(\d*)(,?)(\d*)\})?[?+]?", re.DOTALL
@@ -107,7 +107,7 @@ def _require_cheap(source: str) -> None:
         elif repeat == "?" or atom == "|":
             ways *= 2
         elif repeat in ("*", "+") or (comma and not high):
-            ways *= _MAX_KEY
+            ways *= MAX_KEY
         elif comma:
             ways *= max(int(high) - int(low or 0) + 1, 1)
     if ways > MAX_MATCHES:

@@ -41,8 +41,8 @@ class JobVerification:
     left_out
         Number of partitions that were changed or deleted since the last run.
     total_differs
-        Whether the total differs from the sum of the partitions; ``None`` if only a fraction of
-        them was checked.
+        Whether the total differs from the sum of the partitions; ``None`` if not all partitions
+        were checked.
     seed
         Seed of the choice of partitions.
     damage
@@ -106,6 +106,7 @@ def verify_job(
     Returns
     -------
     verification
+        Keys of the partitions that differ or could not be read.
 
     Raises
     ------
@@ -182,7 +183,7 @@ def open_job_ledger(path: str, storage_options: dict[str, Any] | None = None) ->
 
 
 def stale_after(path: str) -> float:
-    """Seconds after which the lock of another host is broken, by a job file or by default.
+    """Seconds after which the lock of another host is broken: of a job file, or the default.
 
     Parameters
     ----------
@@ -193,7 +194,7 @@ def stale_after(path: str) -> float:
 
 
 def drift_settings(path: str) -> dict[str, Any]:
-    """Arguments of ``Ledger.drift`` by a job file; none for the path of a ledger.
+    """Arguments of ``Ledger.drift`` in a job file; empty for the path of a ledger.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
 """Storage backends of a ledger: small objects under one root, on a local disk or an fsspec URL.
 
-An object is written completely or not at all, never changed under its name (except the lock), and
-is on the disk when the call returns. Reading takes a limit, so that nothing larger is allocated.
-Names lead to objects below the root only, and symbolic links below the root are refused: a ledger
-of another author must neither be read from nor be cleaned up in other places.
+An object is written completely or not at all. It never changes under its name (except the lock),
+and is on the disk when the call returns. Reading takes a limit, so that nothing larger is
+allocated. Names lead to objects below the root only, and symbolic links below the root are refused:
+a ledger of another author must not lead readers, or the removal of old objects, to other places.
 """
 
 from __future__ import annotations
@@ -98,6 +98,7 @@ def open_backend(url: Any, storage_options: dict[str, Any] | None = None) -> Bac
     Returns
     -------
     backend
+        Backend of a local folder, or of a root on another file system.
 
     Raises
     ------
@@ -123,7 +124,7 @@ def open_backend(url: Any, storage_options: dict[str, Any] | None = None) -> Bac
 
 @contextlib.contextmanager
 def _errors(operation: str, label: str, kinds: type[Exception]) -> Iterator[None]:
-    """Raise errors of the file system as ``LedgerError``, except whether an object exists."""
+    """Raise errors of the file system as ``LedgerError``, except errors of existence."""
     try:
         yield
     except (FileNotFoundError, FileExistsError, LedgerError):

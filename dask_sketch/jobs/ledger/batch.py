@@ -1,4 +1,4 @@
-"""Batches: sums of several partitions in one stored group; and the index of their partitions."""
+"""Batches, which store the sums of several partitions in one group, and the index of partitions."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from dask_sketch.jobs.ledger.partitions import Entry
 from dask_sketch.jobs.ledger.sums import (
     Conventions,
     Sums,
+    layout_attributes,
     row_bytes,
     shapes,
     stack,
-    stated,
     unstack,
     with_rows,
 )
@@ -37,14 +37,14 @@ from dask_sketch.sketching.row_sample import RowSample, Sampling
 FOLDER = "batches"
 TOTALS = "totals"
 SCHEMA = "dask-sketch/ledger-batch"
-BATCH_BYTES = 16 * 2**20  # of the sketches of one batch, all of which are read for any of them
+BATCH_BYTES = 16 * 2**20  # of the sketches of one batch, which are always read together
 _COLUMNS = ("key", "fingerprint", "rows", "n_bytes", "count", "run", "since")
 Member = tuple[str, Entry]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A stored batch, and its members that were removed.
+    """Stored batch, and its members that were removed.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class Batch:
     n_members
         Number of partitions.
     dead
-        Rows of the partitions that were removed or replaced since.
+        Rows in the arrays of partitions that were removed or replaced since.
     """
 
     reference: Reference
@@ -115,6 +115,7 @@ def write_batch(
     Returns
     -------
     batch
+        Stored batch, without removed members.
     """
     columns = {
         column: [key if column == "key" else getattr(entry, column) for key, entry in members]
@@ -122,13 +123,13 @@ def write_batch(
     }
     attributes = {"schema": SCHEMA, "digest": digest, "members": columns}
     filled = {key: values for key, values in arrays.items() if values.size}
-    attributes |= stated(arrays) | partition_rows.stated(arrays)
+    attributes |= layout_attributes(arrays)
     stored = write_group(backend, name, filled, attributes)
     return Batch(stored, len(members))
 
 
 def read_members(backend: Backend, batches: Sequence[Batch]) -> list[list[Member]]:
-    """Read the members of batches, dead ones included.
+    """Read the members of batches, including the dead ones.
 
     Raises
     ------
@@ -181,12 +182,21 @@ def read_rows(
 
     Parameters
     ----------
-    backend, batch, feature_map
-        Backend of the ledger, the batch, and its feature map.
+    backend
+        Backend of the ledger.
+    batch
+        Batch.
+    feature_map
+        Feature map of the ledger.
     names
         Names of arrays of the sketches; all of them by default.
     sampling
         Choice of the random rows, whose arrays are read too; None to leave them out.
+
+    Returns
+    -------
+    arrays
+        Arrays by name.
 
     Raises
     ------
@@ -218,7 +228,7 @@ def read_sketches(
     feature_map: Conventions,
     sampling: Sampling | None = None,
 ) -> list[Sums]:
-    """Read sketches of a batch by their rows; with their random rows, if these are chosen so."""
+    """Read sketches of a batch by their positions, with random rows if ``sampling`` is given."""
     arrays = read_rows(backend, batch, feature_map, sampling=sampling)
     label = f"{backend.label}/{batch.reference.name}"
     found = [unstack(arrays, row, feature_map, label) for row in positions]
@@ -257,7 +267,8 @@ def write_total(backend: Backend, number: int, total: Sums) -> Reference:
     feature_map = total.feature_map
     arrays = stack([total], feature_map)
     attributes = {"schema": SCHEMA, "digest": feature_map.digest}
-    return write_group(backend, fresh_name(TOTALS, number), arrays, attributes | stated(arrays))
+    attributes |= layout_attributes(arrays)
+    return write_group(backend, fresh_name(TOTALS, number), arrays, attributes)
 
 
 def read_total(backend: Backend, reference: Reference, feature_map: Conventions) -> Sums:
@@ -281,7 +292,7 @@ class Index:
     batches
         Batches by the names of their folders.
     members
-        Members of each batch, dead ones included, in the order of its rows.
+        Members of each batch in the order of its rows, including dead ones.
     entries
         Entries of the live partitions by key, updated when the index follows the ledger.
     """
@@ -303,7 +314,7 @@ class Index:
         batches
             Batches of that state.
         known
-            Members of batches that need not be read.
+            Members of new batches, by the names of their folders; the other ones are read.
         """
         state = {batch.reference.name: batch for batch in batches}
         other = [name for name, batch in self.batches.items() if state.get(name) != batch]

@@ -26,7 +26,7 @@ from dask_sketch.jobs.ledger.batch import (
     write_batch,
     write_total,
 )
-from dask_sketch.jobs.ledger.forgotten import Rows, file_of, same_rows, updated_identities
+from dask_sketch.jobs.ledger.forgotten import RowRanges, file_of, same_rows, updated_identities
 from dask_sketch.jobs.ledger.history import RunRecord, write_record
 from dask_sketch.jobs.ledger.manifest import Manifest, write_pilot
 from dask_sketch.jobs.ledger.objects import fresh_name
@@ -38,15 +38,15 @@ from dask_sketch.sketching.moment_grid import MomentGrid
 from dask_sketch.sketching.row_sample import Sampling
 from dask_sketch.sketching.sketch import Sketch
 
-FAN = 8  # batches of about one size that are merged into one
+FAN = 8  # batches of one size class that are merged into one
 KEEP_STATES = 32  # totals of runs that are kept, for drift
 
 
 def mergeable(batches: Sequence[Batch], max_members: int) -> list[list[Batch]]:
     """Choose small batches to merge, so that there are few after years of nightly runs.
 
-    Batches of 1 to 7 live members are of one size, batches of 8 to 63 of the next, and so on. Eight
-    batches of one size are merged. A partition is therefore rewritten once for each size (at most
+    Batches of 1 to 7 live members are in one size class, batches of 8 to 63 in the next, and so on.
+    Eight batches of one class are merged. So a partition is rewritten once for each class (at most
     three times for batches of 500), and at most some dozens of batches are not full.
 
     Parameters
@@ -140,7 +140,7 @@ class Change:
         """Apply the arguments of :meth:`Ledger.commit`."""
         self._remember((partition.key, partition.fingerprint) for partition in skipped)
         entries, state = self._index.entries, self._state
-        erased = Rows(state.erased)
+        erased = RowRanges(state.erased)
         for partition, sketch in added:
             if erased.overlap(partition.key, partition.fingerprint):
                 raise LedgerError(
@@ -235,7 +235,7 @@ class Change:
             if key in wanted:
                 found[key].add(entry.fingerprint)
         # the same rows may have been read under other keys too
-        rows = Rows(found)
+        rows = RowRanges(found)
         since = {
             key: runs[0]
             for key, runs in state.gone.items()
@@ -274,7 +274,7 @@ class Change:
         parts = {key for key in state.forgotten if file_of(key) in wanted}
         freed = same_rows(state.erased, wanted | parts)
         for other in sorted(state.forgotten - freed):
-            rows = Rows({other: ()})
+            rows = RowRanges({other: ()})
             kept = sorted(key for key in wanted if rows.overlap(key))
             if kept:
                 raise LedgerError(
@@ -302,7 +302,7 @@ class Change:
         state
             Next state.
         total
-            Its total.
+            Total of the next state.
         members
             Members of the new batches, by name.
         """
@@ -356,7 +356,7 @@ class Change:
 
     def _new_total(self, batches: Sequence[Batch]) -> Sums:
         whole = total = merge([self._total, *(without_rows(sums) for _, sums in self._added)])
-        inside = True  # of the bounds, which second moments have not
+        inside = True  # whether all that leaves lies within the bounds; second moments have none
         for name, rows in self._leaving.items():
             batch = self._index.batches[name]
             for sketch in read_sketches(self._backend, batch, rows, self._map):
@@ -373,7 +373,7 @@ class Change:
         return self._tightened(total, batches)
 
     def _tightened(self, total: Sketch, batches: Sequence[Batch]) -> Sketch:
-        """Replace the bounds of a total by those of the live partitions."""
+        """Replace the bounds of a total by the bounds of the live partitions."""
         added = [sums for _, sums in self._added if isinstance(sums, Sketch)]
         bounds = [np.stack([one.minimum, one.maximum])[None] for one in added]
         for batch in batches:
@@ -420,7 +420,7 @@ class Change:
         return out
 
     def _compacted(self, batches: Sequence[Batch]) -> list[Batch]:
-        """Merge small batches; at the end of a run, rewrite those with rows of removed partitions.
+        """Merge small batches; at the end of a run, rewrite batches with removed partitions.
 
         Sums of removed partitions may stay in a batch, but their random rows are data.
         """

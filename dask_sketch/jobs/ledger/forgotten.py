@@ -1,4 +1,4 @@
-"""Recognise partitions that hold forgotten rows, whatever their keys."""
+"""Recognise partitions with forgotten rows, whatever their keys."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from itertools import accumulate
 
 _RANGE = re.compile(r"(.*)\[([0-9]+):([0-9]+)\]", re.DOTALL)
-# fingerprints of stored objects; others need not differ between partitions
+# fingerprints of stored objects; other fingerprints may be equal for different partitions
 _DIGEST = re.compile(r"(auto|checksum):[0-9a-f]{32}")
 _KEEP = 100  # earlier fingerprints of a forgotten partition that are kept
 
@@ -26,16 +26,16 @@ def file_of(key: str) -> str:
 
 
 def _range_of(key: str) -> tuple[str, int, float]:
-    """File of a key, and its first row or row group and the one after the last."""
+    """File of a key, its first row or row group, and the row or row group after the last."""
     found = _RANGE.fullmatch(key)
     return (found[1], int(found[2]), int(found[3])) if found else (key, 0, float("inf"))
 
 
-class Rows:
-    """Rows of some partitions, each described by its key and its fingerprints.
+class RowRanges:
+    """Rows of some partitions, which are described by their keys and fingerprints.
 
-    A file may be divided otherwise than before, and a source may get another name. Partitions hold
-    the same rows if their ranges of one file overlap, or if they have the same fingerprint.
+    The partitions of a file may change, and a source may get another name. Partitions have common
+    rows if their ranges of one file overlap, or if they have the same fingerprint.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class Rows:
 
     Examples
     --------
-    >>> rows = Rows({"log/a.parquet[2:4]": ()})
+    >>> rows = RowRanges({"log/a.parquet[2:4]": ()})
     >>> rows.overlap("log/a.parquet"), rows.overlap("log/a.parquet[0:2]")
     (True, False)
     """
@@ -57,7 +57,7 @@ class Rows:
             ranges[file].append((start, stop, key))
             for one in filter(_DIGEST.fullmatch, fingerprints):
                 self._holders[one].add(key)
-        # of each file: the sorted starts, the largest stop of the ranges up to each, and the ranges
+        # for each file: sorted starts, the largest stop of the ranges up to each start, and ranges
         self._ranges: dict[str, tuple[list[int], list[float], list[tuple[int, float, str]]]] = {}
         for file, those in ranges.items():
             those.sort()
@@ -91,10 +91,10 @@ def updated_identities(
 ) -> dict[str, tuple[str, ...]]:
     """Identities by which forgotten rows will be recognised.
 
-    The fingerprint of a partition that holds forgotten rows is added to the forgotten partitions of
-    its file. If a partition is recognised by its fingerprint alone, the file has got another name,
-    and the same range of the file of that name is forgotten too. Each change is thus compared with
-    the newest identity.
+    The fingerprint of a partition with forgotten rows is added to the forgotten partitions of its
+    file. If a partition is recognised by its fingerprint alone, the file has another name now, and
+    the same range of this file is forgotten too. So later changes are compared with the newest
+    identity.
 
     Parameters
     ----------
@@ -123,9 +123,10 @@ def updated_identities(
     present = [one for one in partitions if _DIGEST.fullmatch(one[1])]
     met: dict[str, dict[str, None]] = defaultdict(dict)  # ordered fingerprints, by key
     size = -1
-    while size != sum(map(len, met.values())):  # another name of one may tell others
+    while size != sum(map(len, met.values())):  # a new name may lead to further ones
         size = sum(map(len, met.values()))
-        rows = Rows({key: (*known.get(key, ()), *met.get(key, ())) for key in {**known, **met}})
+        names = {**known, **met}
+        rows = RowRanges({key: (*known.get(key, ()), *met.get(key, ())) for key in names})
         for key, fingerprint in present:
             file = file_of(key)
             for one in rows.overlapping(key, fingerprint):
@@ -140,7 +141,7 @@ def updated_identities(
 
 
 def same_rows(forgotten: Mapping[str, Iterable[str]], keys: Iterable[str]) -> set[str]:
-    """Given keys, and the other keys under which the same forgotten rows are known.
+    """Keys, and all other keys under which the same forgotten rows are known.
 
     Examples
     --------

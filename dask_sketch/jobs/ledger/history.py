@@ -53,7 +53,7 @@ class RunRecord:
     Attributes
     ----------
     number
-        Number of the run, from 1 without gaps: :attr:`Ledger.next_run` at its start.
+        Number of the run, ``>= 1`` without gaps: :attr:`Ledger.next_run` at its start.
     started, ended
         Times in ISO 8601 with time zone.
     status
@@ -63,8 +63,7 @@ class RunRecord:
     results
         Other results that JSON can hold, by name.
     models
-        Folders of the decoded models, by the names that :meth:`Ledger.model` takes. The ledger
-        fills them in.
+        Folders of the decoded models, by the names for :meth:`Ledger.model`. The ledger sets them.
     versions
         Versions of the software, by name.
     """
@@ -172,7 +171,7 @@ class Failure:
     Attributes
     ----------
     run
-        Number of the run, ``>= 1``; the next complete run has it again.
+        Number of the run, ``>= 1``. The next complete run has the same number.
     started, ended
         Times in ISO 8601 with time zone.
     error

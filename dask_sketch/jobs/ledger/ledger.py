@@ -47,20 +47,20 @@ def create_ledger(
     sample: int = 0,
     storage_options: dict[str, Any] | None = None,
 ) -> Ledger:
-    """Create an empty ledger, whose feature map is fixed from then on.
+    """Create an empty ledger for sketches of one feature map.
 
     Parameters
     ----------
     url
         Path, or URL of any fsspec file system, which must not exist yet.
     feature_map
-        Feature map of all sketches of the ledger; or the grid of ``design(x, task="pca")``, for a
-        ledger of second moments.
+        Feature map of all sketches of the ledger, which cannot change later; or the grid of
+        ``design(x, task="pca")``, for a ledger of second moments.
     sample
-        Maximum number of random rows that are kept beside the sums of each partition, fixed from
-        then on; none by default. With rows, totals carry a sample, from which :func:`decode` finds
-        mixtures of larger likelihood. The rows are data: anyone who can read the ledger can read
-        them.
+        Maximum number of random rows that are kept beside the sums of each partition, which cannot
+        change later; none by default. With rows, totals carry a sample, from which :func:`decode`
+        finds mixtures of larger likelihood. The rows are data: anyone who can read the ledger can
+        read them.
     storage_options
         Options of the file system of a URL.
 
@@ -164,14 +164,14 @@ class Ledger(LedgerReader):
     lock without noticing changes nothing that another one wrote.
 
     The total of a commit is the previous total, plus the added sketches, minus the removed and
-    replaced ones. Sums of sketches are exact, so that it has the bits of a total that is computed
-    from scratch.
+    replaced ones. Sums of sketches are exact, so that the total has the bits of a total that is
+    computed from scratch.
 
-    A ledger may keep random rows of each partition, chosen by its key and by their positions in it.
-    The rows of a total are merged from the rows of its partitions on request, so that they do not
-    depend on earlier states. One pass over all partitions would keep the same rows, if no partition
-    has more than ``sample`` of them (:class:`~dask_sketch.sketching.row_sample.RowSample`). Totals
-    of earlier runs have none.
+    A ledger may keep random rows of each partition, chosen by the key of the partition and by the
+    positions of the rows in it. The rows of a total are merged from the rows of its partitions on
+    request, so that they do not depend on earlier states. If no partition has more than ``sample``
+    of the rows of the total, one pass over all partitions would keep the same rows
+    (:class:`~dask_sketch.sketching.row_sample.RowSample`). Totals of earlier runs have no rows.
 
     Attributes
     ----------
@@ -279,10 +279,7 @@ class Ledger(LedgerReader):
         change.apply(added, removed, quarantined or {}, skipped)
         if run is not None:
             change.record(run)
-        if not change.is_empty:
-            prepared = change.write()
-            lock.require_held()
-            self._publish(*prepared)
+        if self._write(change, lock):
             self._collect()
 
     def forget(self, keys: Iterable[str], undo: bool = False) -> None:
@@ -319,10 +316,7 @@ class Ledger(LedgerReader):
                 return self.forget(keys, undo)
         change = self._change()
         change.forget(keys, undo)
-        if not change.is_empty:
-            prepared = change.write()
-            self._lock.require_held()
-            self._publish(*prepared)
+        self._write(change, self._lock)
         self._collect(strict=not undo)
         return None
 
@@ -355,10 +349,7 @@ class Ledger(LedgerReader):
                 return self.erase_rows()
         change = self._change()
         change.erase_rows()
-        if not change.is_empty:
-            prepared = change.write()
-            self._lock.require_held()
-            self._publish(*prepared)
+        self._write(change, self._lock)
         self._collect(strict=True)
         return None
 
@@ -381,6 +372,15 @@ class Ledger(LedgerReader):
     def _change(self) -> Change:
         total, number = self.total(sample=False), self._taken + 1
         return Change(self.backend, self._state, self._index, total, number, self.sampling)
+
+    def _write(self, change: Change, lock: Lock) -> bool:
+        """Write and publish a change; False if it changes nothing."""
+        if change.is_empty:
+            return False
+        prepared = change.write()
+        lock.require_held()
+        self._publish(*prepared)
+        return True
 
     def _require_lock(self) -> Lock:
         if self._lock is None:
@@ -415,12 +415,10 @@ class Ledger(LedgerReader):
 
 
 def collect(backend: Backend, current: Manifest, models_kept: Collection[str]) -> None:
-    """Remove all but the last commits, and the objects that none of these refers to.
+    """Remove earlier commits, and objects that none of the last commits refers to.
 
-    Objects whose names a ledger does not use are left alone.
-
-    Only the holder of the lock may call this, because the uncommitted objects of another writer
-    look like garbage.
+    Objects with names that a ledger does not use stay. Only the holder of the lock may call this,
+    because the uncommitted objects of another writer look like garbage.
 
     Parameters
     ----------
@@ -440,9 +438,8 @@ def collect(backend: Backend, current: Manifest, models_kept: Collection[str]) -
     numbers = commit_numbers(backend)
     for number in reversed(numbers):
         if current.oldest <= number < current.number and len(kept) < KEEP_COMMITS:
-            with contextlib.suppress(
-                LedgerError, FileNotFoundError
-            ):  # an incomplete commit was never a state
+            # an incomplete commit was never a state
+            with contextlib.suppress(LedgerError, FileNotFoundError):
                 kept[number] = read_commit(backend, number)
     # commits first, so that no state refers to a missing object
     for number in numbers:

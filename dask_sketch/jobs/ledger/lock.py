@@ -25,13 +25,13 @@ logger = logging.getLogger(__name__)
 FOLDER = "lock"
 NAME = f"{FOLDER}/{ROOT}"
 STALE_AFTER = 3600.0  # seconds without a heartbeat; limits.stale_lock of a job file by default
-VISIBLE_AFTER = 1.0  # seconds until two processes that take over at once see which one was last
+VISIBLE_AFTER = 1.0  # seconds after which two processes that both broke a lock see the last write
 _LIMIT = 64 * 2**10
 _MAX_TEXT = 512  # characters of a name
 _LAST_TIME = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 _HELD: set[str] = set()  # tokens of the locks that this process holds
 _CLOCK = 2.0  # seconds by which the reported start of one process may vary
-_START = 19  # place of the start among the numbers in /proc/PID/stat that follow the name
+_START = 19  # index of the start among the numbers in /proc/PID/stat that follow the name
 
 
 @dataclass(frozen=True)
@@ -44,16 +44,17 @@ class Holder:
         Name of the host.
     machine
         Identifier of host, boot and namespace, which is equal where processes see each other.
-    pid, process_start
-        Number of the process, and its start as in :func:`process_start`, because numbers are
-        reused.
+    pid
+        Number of the process.
+    process_start
+        Start of the process, see :func:`process_start`, because numbers are reused.
     since, heartbeat
         Times at which the lock was taken and last confirmed, in seconds since 1970.
     token
         Random text that identifies this lock.
     uptime
         Time of the last confirmation on the monotonic clock of the machine, in seconds; 0 if
-        unknown. Processes of one machine compare this one, since a clock may be set.
+        unknown. Processes of one machine compare these times, because other clocks may be set.
     """
 
     host: str
@@ -82,7 +83,7 @@ class Holder:
         return f"process {self.pid} on host {self.host}, since {since}"
 
     def why_stale(self, stale_after: float) -> str | None:
-        """Reason why the lock is no longer valid, ``None`` if it is."""
+        """Reason why the lock is no longer valid; ``None`` for a valid lock."""
         if self.machine == _machine():
             if not self._runs():
                 return "that process has ended"
@@ -110,14 +111,14 @@ class Holder:
 
 
 def _now() -> float:
-    """Seconds since 1970, within the times that a lock may hold, however the clock is set."""
+    """Seconds since 1970, clipped to valid times of a lock, whatever the clock shows."""
     return min(max(time.time(), 0.0), _LAST_TIME - 1.0)
 
 
 def process_start(pid: int) -> float:
-    """Start of a process in seconds since that of the machine, which no set clock changes.
+    """Start of a process in seconds since the start of the machine, whatever the clock shows.
 
-    Where the system does not tell, it is in seconds since 1970.
+    On systems without ``/proc``, in seconds since 1970.
 
     Parameters
     ----------
@@ -200,7 +201,7 @@ class Lock:
             _HELD.discard(self._holder.token)
             raise
         except BaseException:
-            self._remove()  # it may have been written nevertheless
+            self._remove()  # the lock may have been written nevertheless
             raise
         self._thread = threading.Thread(
             target=self._beat, args=(stale_after / 5,), name="ledger-lock", daemon=True
@@ -249,9 +250,8 @@ class Lock:
         if other is None or other.token != self._holder.token:
             by = "removed" if other is None else f"taken over by {other}"
             raise LedgerLocked(
-                f"the lock of {self._backend.label} was {by}, so nothing more is written. "
-                f"Commits are "
-                "not affected; run again."
+                f"the lock of {self._backend.label} was {by}, so nothing more is written. Commits "
+                "are not affected; run again."
             )
 
     def _beat(self, pause: float) -> None:

@@ -34,9 +34,9 @@ from dask_sketch.validation.tables import first_few
 
 FOLDER = "commits"
 SCHEMA = "dask-sketch/ledger-commit"
-VERSIONS = (1, 2)  # without and with missing values, which earlier software would not see
+VERSIONS = (1, 2)  # without and with missing values, which earlier software would ignore
 ROOT_SCHEMA = "dask-sketch/ledger"
-# without and with random rows, which earlier software would drop; of second moments
+# sketches without and with random rows, which earlier software would drop; second moments
 ROOT_VERSIONS = (1, 2, 3)
 FEATURE_MAP_FOLDER, GRID_FOLDER = "feature_map", "grid"
 PILOTS = "pilots"
@@ -51,7 +51,7 @@ class Manifest:
     Attributes
     ----------
     number
-        Number of the commit, from 1; 0 before the first.
+        Number of the commit, ``>= 1``; 0 before the first commit.
     batches
         Batches of sketches.
     total
@@ -74,12 +74,12 @@ class Manifest:
         Number of the oldest commit that is still a state; earlier ones refer to forgotten
         partitions.
     pilot
-        Record of the pilot rows of the feature map; ``None`` if there is none, or if a partition
-        was forgotten since, whose rows may be among them.
+        Record of the pilot rows of the feature map; ``None`` if there is none, or after a partition
+        was forgotten, whose rows may be among the pilot rows.
     with_rows
         Whether partitions have random rows, if the root states a choice of them.
     with_missing
-        Whether partitions have counters of missing values, or had some.
+        Whether any partition has, or had, counters of missing values.
     """
 
     number: int = 0
@@ -250,8 +250,7 @@ def publish(backend: Backend, manifest: Manifest) -> None:
     except FileExistsError as error:
         raise LedgerLocked(
             f"another process has written commit {manifest.number} of {backend.label} meanwhile, "
-            f"so "
-            "nothing was changed here: run again."
+            "so nothing was changed here: run again."
         ) from error
 
 
@@ -298,9 +297,10 @@ def write_root(backend: Backend, feature_map: Conventions, sampling: Sampling | 
     ----------
     backend
         Backend of the ledger.
-    feature_map, sampling
-        Feature map, or grid of second moments, and choice of the random rows of each partition;
-        None for none.
+    feature_map
+        Feature map, or grid of second moments.
+    sampling
+        Choice of the random rows of each partition; None for no random rows.
 
     Raises
     ------

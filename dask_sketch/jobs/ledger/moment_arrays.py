@@ -49,7 +49,7 @@ def unstack(
     Raises
     ------
     LedgerError
-        If the numbers are not those of second moments.
+        If no samples can have these numbers.
     """
     words = arrays[WORDS][row]
     count, omitted = map(int, words[:2])

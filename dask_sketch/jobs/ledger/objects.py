@@ -1,8 +1,8 @@
 """Zarr groups as a few objects of known size and checksum.
 
 Zarr encodes and decodes in memory, and the bytes are stored as objects. The reference to a group is
-the size and SHA-256 of its metadata, which contains those of all objects below. An edited byte is
-therefore found before anything is decoded.
+the size and SHA-256 of its metadata, which contains the sizes and checksums of all objects below.
+So an edited byte is found before anything is decoded.
 """
 
 from __future__ import annotations
@@ -102,6 +102,7 @@ def write_group(
     Returns
     -------
     reference
+        Reference to the group.
     """
     objects = encode_arrays(arrays)
     stated = {key: [len(content), _sha(content)] for key, content in objects.items()}
@@ -150,9 +151,14 @@ def checked_content(
     content
         Metadata of a group.
     schema, versions
-        Schema, and the versions of it that may be read.
+        Schema, and its versions that may be read.
     label
         Name of the group for messages.
+
+    Returns
+    -------
+    content
+        Content of the group.
 
     Raises
     ------
@@ -222,6 +228,7 @@ def read_arrays(
     Returns
     -------
     arrays
+        Arrays by name.
 
     Raises
     ------
@@ -264,7 +271,7 @@ def read_arrays(
 
 
 def long_bytes(value: int) -> bytes:
-    """Bytes of a sum of weights or of their squares, the least first.
+    """Convert a sum of weights, or of their squares, to :data:`LONG` bytes, the least first.
 
     Parameters
     ----------
@@ -274,7 +281,7 @@ def long_bytes(value: int) -> bytes:
     Raises
     ------
     LedgerError
-        If it takes more than :data:`LONG` bytes.
+        If the sum takes more bytes.
     """
     if value.bit_length() > 8 * LONG:
         raise LedgerError(

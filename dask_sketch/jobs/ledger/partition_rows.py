@@ -26,9 +26,11 @@ LAYOUT = (
     "dask-sketch/sketch version 2 has them."
 )
 _KINDS = ("float32", "float64")
-# Rows of a partition by default: together those of a sketch and a half, within these bounds.
-_SURPLUS, _FEWEST, _MOST = 1.5, 1_000, 5_000
-_BYTES, _FEWEST_LONG = 2**18, 100  # and of rows of many features, as many as take these bytes
+# Default number of rows of a partition: all partitions together have 1.5 times the rows of a
+# sketch, within bounds for one partition.
+_SURPLUS, _MIN_ROWS, _MAX_ROWS = 1.5, 1_000, 5_000
+# Rows of many features are limited by their bytes, but not below a number.
+_BYTES, _MIN_LONG_ROWS = 2**18, 100
 
 
 def default_rows(n_features: int, n_partitions: int) -> int:
@@ -40,15 +42,16 @@ def default_rows(n_features: int, n_partitions: int) -> int:
     ([5000, 3000, 1000], 100)
     """
     wanted = int(_SURPLUS * default_size(n_features)) // max(n_partitions, 1)
-    long = max(_BYTES // (4 * n_features), _FEWEST_LONG)
-    return min(max(wanted, _FEWEST), _MOST, long)
+    long = max(_BYTES // (4 * n_features), _MIN_LONG_ROWS)
+    return min(max(wanted, _MIN_ROWS), _MAX_ROWS, long)
 
 
 def sampling_of(feature_map: FeatureMap, n_rows: int) -> Sampling | None:
     """Choice of the rows of each partition; None for no rows.
 
-    The variances that scale the importance of rows come from the pilot rows, rounded to powers of
-    four: they stay when a partition is forgotten, whose rows may be among the pilot rows.
+    The variances that scale the importance of rows come from the pilot rows. They are rounded to
+    powers of four, because they are kept when a partition is forgotten, whose rows may be among the
+    pilot rows.
 
     Parameters
     ----------
@@ -56,6 +59,11 @@ def sampling_of(feature_map: FeatureMap, n_rows: int) -> Sampling | None:
         Feature map of the ledger.
     n_rows
         Maximum number of rows of each partition, ``>= 0``.
+
+    Returns
+    -------
+    sampling
+        Number of rows, seed and variances.
     """
     if not n_rows:
         return None
@@ -104,7 +112,7 @@ def identity_of(key: str) -> tuple[int, ...]:
 
 
 def total_size(sampling: Sampling, n_features: int) -> int:
-    """Maximum number of rows of the total: the default of a sketch, or that of a partition."""
+    """Maximum number of rows of the total: the default of a sketch, or more if a partition has."""
     return max(sampling.size, default_size(n_features))
 
 
@@ -120,8 +128,8 @@ def stack(samples: Sequence[RowSample | None], n_features: int) -> dict[str, NDA
     }
 
 
-def stated(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """Number and type of the rows of a batch, for its attributes; empty without rows."""
+def layout_attributes(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """Attributes of a batch that describe its random rows; empty without rows."""
     if ROWS not in arrays:
         return {}
     rows = arrays[ROWS]
@@ -136,7 +144,7 @@ def shapes(
     Raises
     ------
     LedgerError
-        If the attributes of the batch state none, or impossible ones.
+        If the attributes of the batch state no random rows, or impossible numbers of them.
     """
     try:
         n_rows, kind = attributes["sample"]["rows"], attributes["sample"]["dtype"]
@@ -192,7 +200,7 @@ def unstack(
     Raises
     ------
     LedgerError
-        If they are not rows that were chosen from partitions.
+        If the arrays cannot be random rows of partitions.
     """
     values, (numbers, thresholds) = arrays[VALUES], arrays[HEADS].T
     counts = np.nan_to_num(numbers, nan=-1.0).clip(-1, max_rows + 1).astype(np.int64)

@@ -1,9 +1,9 @@
 """Partitions of the data: their keys and fingerprints, and changes since the last run.
 
-Two fingerprints of one partition are equal if, as far as can be determined without reading, it
-holds the same samples. They are digests of the size and entity tag of all objects that the
-partition reads (or of the size and time of the last change where there is no tag), of the rows
-among them, and of the columns and types. A file that changes twice within one tick of its clock, to
+Two fingerprints of a partition are equal if, as far as can be determined without reading, it holds
+the same samples. A fingerprint is a digest of the size and entity tag of all objects of the
+partition (or the size and time of the last change, if there is no tag), of the rows in these
+objects, and of the columns and types. A file that changes twice within one tick of its clock, to
 the same size, keeps its fingerprint; a checksum of all bytes detects this too.
 """
 
@@ -20,7 +20,7 @@ import fsspec
 import numpy as np
 
 from dask_sketch.errors import ChunkError, InputError, LedgerError
-from dask_sketch.jobs.ledger.forgotten import Rows, updated_identities
+from dask_sketch.jobs.ledger.forgotten import RowRanges, updated_identities
 from dask_sketch.sources.samples import Samples, StoredChunks, StoredFiles
 from dask_sketch.storage.overwrite import path_exists
 
@@ -86,15 +86,18 @@ class Changes:
 
     Attributes
     ----------
-    new, changed, same, skipped
-        Partitions that are not in the ledger, that are there with another fingerprint or with the
-        same one, and that are forgotten, in the given order.
+    new
+        Partitions that are not in the ledger, in the given order.
+    changed, same
+        Partitions that are in the ledger with another fingerprint, and with the same fingerprint.
+    skipped
+        Partitions with forgotten rows, which are not read.
     deleted
-        Keys in the ledger of partitions that no longer exist, sorted.
+        Sorted keys in the ledger of partitions that no longer exist.
     divided
         Keys among ``deleted`` whose rows other partitions hold now.
     lost
-        Keys of the changed partitions of which no stored byte is left.
+        Keys of the changed partitions without any stored byte.
     """
 
     new: tuple[Partition, ...]
@@ -125,6 +128,7 @@ def compare(
     Returns
     -------
     changes
+        Differences.
 
     Raises
     ------
@@ -142,7 +146,7 @@ def compare(
     seen: set[str] = set()
     found: dict[str, list[Partition]] = {"new": [], "changed": [], "same": [], "skipped": []}
     names = updated_identities(forgotten, ((part.key, part.fingerprint) for part in partitions))
-    erased = Rows({**forgotten, **names})
+    erased = RowRanges({**forgotten, **names})
     for partition in partitions:
         if partition.key in seen:
             raise LedgerError(
@@ -158,7 +162,7 @@ def compare(
             kind = "same" if entry.fingerprint == partition.fingerprint else "changed"
         found[kind].append(partition)
     deleted = tuple(sorted(key for key in entries if key not in seen))
-    present = Rows(dict.fromkeys(seen, ()))
+    present = RowRanges(dict.fromkeys(seen, ()))
     return Changes(
         deleted=deleted,
         divided=tuple(key for key in deleted if present.overlap(key)),
@@ -254,14 +258,14 @@ def partitions_of(
         raise ChunkError(
             f"{min(needed - set(infos))} was deleted since {samples.label} was opened: run again."
         )
-    sums = _Sums(fs, samples.label) if fingerprint == "checksum" else None
+    checksums = _Checksums(fs, samples.label) if fingerprint == "checksum" else None
     for name in infos:
         _require_unicode(_relative(name, folders), samples.label)
     out = []
     for one in reads:
         found = {name: infos[name] for name in one.objects if name in infos}
         values = {
-            name: sums.of(name, info) if sums else _mark(info, samples.label)
+            name: checksums.of(name, info) if checksums else _tag(info, samples.label)
             for name, info in found.items()
         }
         marks = [f"{_relative(name, folders)} {value}" for name, value in values.items()]
@@ -272,7 +276,7 @@ def partitions_of(
 
 
 def _require_unicode(name: str, label: str) -> None:
-    """Refuse a name that cannot be written as UTF-8; Python reads its bytes as surrogates."""
+    """Raise for a name that is not UTF-8; Python reads its bytes as surrogates."""
     try:
         name.encode()
     except UnicodeEncodeError as error:
@@ -365,7 +369,7 @@ def _stored_parts(origin: StoredFiles, chosen: Sequence[int]) -> list[_Reads]:
 
 
 def _base(origin: StoredFiles) -> str:
-    """The folder to which the names of Parquet files are relative."""
+    """Folder to which the names of Parquet files are relative."""
     root = origin.root.rstrip("/")
     if len(origin.parts) and all(part.path == root for part in origin.parts):
         return root.rpartition("/")[0]
@@ -377,7 +381,7 @@ def _base(origin: StoredFiles) -> str:
 
 
 def _relative(name: str, folders: Sequence[str]) -> str:
-    """Name relative to its folder, with the number of the folder; it survives moving the store."""
+    """Name relative to its folder, after the number of the folder: the same in a moved store."""
     for number, folder in enumerate(folders):
         if name.startswith(f"{folder}/"):
             return f"{number}{name[len(folder) :]}"
@@ -392,7 +396,7 @@ def _infos(
     *,
     list_all: bool,
 ) -> dict[str, Info]:
-    """Information of the file system on those of the objects that exist."""
+    """Information of the file system on the objects that exist."""
     found: dict[str, Info] = {}
     try:
         fs.invalidate_cache()
@@ -413,7 +417,7 @@ def _infos(
     return found
 
 
-def _mark(info: Info, label: str) -> str:
+def _tag(info: Info, label: str) -> str:
     """Size and entity tag of an object, or size and time of the last change."""
     if info.get("islink"):  # the file system reports the time of the link
         return f"{info.get('size')} {Path(info['name']).stat().st_mtime}"
@@ -427,7 +431,7 @@ def _mark(info: Info, label: str) -> str:
     )
 
 
-class _Sums:
+class _Checksums:
     """SHA-256 of objects, computed once for objects that several chunks read."""
 
     def __init__(self, fs: fsspec.AbstractFileSystem, label: str):
@@ -438,7 +442,7 @@ class _Sums:
     def of(self, name: str, info: Info) -> str:
         """Compute the SHA-256 of an object, block by block.
 
-        An object that cannot be read has another mark: the task that reads it reports the error.
+        An object that cannot be read has another text; the task that reads it reports the error.
         """
         if name not in self._known:
             total = hashlib.sha256()
@@ -448,5 +452,5 @@ class _Sums:
                         total.update(block)
                 self._known[name] = total.hexdigest()
             except Exception:  # file systems fail in many ways
-                self._known[name] = f"not readable {_mark(info, self._label)}"
+                self._known[name] = f"not readable {_tag(info, self._label)}"
         return self._known[name]

@@ -56,8 +56,8 @@ from dask_sketch.validation.arrays import require_integer, require_number
 from dask_sketch.validation.warn import warn_user
 
 _SHOWN_RUNS = 10  # rows of a table
-VERIFIED_AT_ONCE = 256  # partitions whose sketches are in memory,
-_BATCHES_VERIFIED = 8  # or fewer large ones: the members of so many full batches
+VERIFIED_AT_ONCE = 256  # partitions whose sketches are in memory at once,
+_BATCHES_VERIFIED = 8  # and at most the members of this number of full batches
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class KeptRows:
     n_rows
         Maximum number of rows of all partitions.
     n_bytes
-        Maximum number of bytes that they take.
+        Maximum number of bytes of these rows.
 
     Examples
     --------
@@ -101,7 +101,7 @@ class Verification:
     checked
         Keys of the partitions that were sketched again.
     differing
-        Keys of the partitions whose new sketch differs, or its random rows.
+        Keys of the partitions whose new sketch, or its random rows, differs.
     missing
         Keys of the partitions that could not be sketched again.
     total_differs
@@ -166,7 +166,7 @@ def _same(stored: Sums, again: Sums, sampling: Sampling | None) -> bool:
 class LedgerReader:
     """Reading methods of a ledger; see :class:`~dask_sketch.jobs.ledger.Ledger`.
 
-    Methods return sketches, or second moments if the ledger is one of a grid.
+    Methods return sketches, or second moments if the ledger has a grid.
 
     Attributes
     ----------
@@ -174,8 +174,7 @@ class LedgerReader:
         Description of the damage of the newest commit, which the state does not include; ``None``
         if it is whole.
     run_started
-        Start of the current run in ISO 8601, whose partitions have no record yet; ``None`` outside
-        of a run.
+        Start of the current run in ISO 8601, which has no record yet; ``None`` outside of a run.
     """
 
     def __init__(
@@ -265,7 +264,7 @@ class LedgerReader:
         total: Sums | None = None,
         members: Mapping[str, list[Member]] | None = None,
     ) -> None:
-        """Change to another state, of which the total and some members may be known."""
+        """Change to another state; its total, and members of its batches, may be known."""
         self._state, self._sum, self._rows = state, total, None
         self._take_pilot()
         if self._known is not None:
@@ -286,12 +285,12 @@ class LedgerReader:
 
     @property
     def number(self) -> int:
-        """Number of the last commit, 0 before the first."""
+        """Number of the last commit; 0 before the first commit."""
         return self._state.number
 
     @property
     def next_run(self) -> int:
-        """Number of the next or current run: one more than the last recorded."""
+        """Number of the next or current run: one more than the last recorded run."""
         return self._state.last_run + 1
 
     @property
@@ -335,6 +334,7 @@ class LedgerReader:
         Returns
         -------
         changes
+            Differences.
 
         Raises
         ------
@@ -346,13 +346,13 @@ class LedgerReader:
     def total(self, keys: Iterable[str] | None = None, *, sample: bool = True) -> Any:
         """Sum of the sketches, or of the second moments, of all partitions or of some.
 
-        It carries the merged random rows of the partitions, if the ledger keeps any.
+        The sum carries the merged random rows of the partitions, if the ledger keeps any.
 
         Parameters
         ----------
         keys
-            Keys of the partitions, each of which counts once. The default is all partitions, for
-            which only the stored total is read, and the random rows.
+            Keys of the partitions; repeated keys count once. The default is all partitions: only
+            the stored total is read then, and the random rows.
         sample
             Whether to read the random rows.
 
@@ -393,14 +393,15 @@ class LedgerReader:
     ) -> Any:
         """Sum of the sketches of the newest partitions, with weights that decay with age.
 
-        Sums of runs stay in memory, so that the next window reads only what was added since.
+        Sums of runs stay in memory, so that the next window reads only partitions that were added
+        since.
 
         Parameters
         ----------
         window
-            Number of runs, counted from the last one that read a partition; span of time until its
-            start, such as ``"30 days"``; or a function from the key of a partition to bool. The
-            default is all partitions.
+            Number of runs, counted from the last run that read a partition; span of time before the
+            start of this run, such as ``"30 days"``; or a function from the key of a partition to
+            bool. The default is all partitions.
         half_life
             Age at which samples have half the weight, such as ``"7 days"``. The age is the time
             from the start of the run that read them to the start of the newest run in the window.
@@ -411,6 +412,7 @@ class LedgerReader:
         Returns
         -------
         sketch
+            :class:`Sketch`, or :class:`SecondMoments`.
 
         Raises
         ------
@@ -477,9 +479,13 @@ class LedgerReader:
     def states(self, n: int) -> list[tuple[int, Any]]:
         """Numbers and totals of the last ``n`` runs that are kept, the oldest first.
 
-        These totals have sums only, without random rows.
-        There may be fewer, because states are removed after :data:`KEEP_STATES` runs and by
-        :meth:`forget`.
+        The totals have no random rows. There may be fewer than ``n``, because totals are removed
+        after :data:`KEEP_STATES` runs and by :meth:`forget`.
+
+        Parameters
+        ----------
+        n
+            Maximum number of runs, ``>= 1``.
         """
         n = require_integer("n", n, 1, LedgerError)
         return [
@@ -493,7 +499,7 @@ class LedgerReader:
         Parameters
         ----------
         run
-            Number of the run; -1 for the last one that has such a model.
+            Number of the run; -1 for the last run that has such a model.
         name
             Name of the model in ``history()[-1].models``. For a job, it is the name of the table
             ``[[decode]]``, and ``"model@ann"`` for the group ``"ann"``. The default is the first
@@ -502,12 +508,12 @@ class LedgerReader:
         Returns
         -------
         model
-            Model, ``None`` if there is none.
+            Model; ``None`` if there is none.
 
         Raises
         ------
         LedgerError
-            If ``run`` is not a number.
+            If ``run`` is not an integer ``>= -1``.
         """
         require_integer("run", run, -1, LedgerError)
         for record in reversed(self.history()):
@@ -530,19 +536,19 @@ class LedgerReader:
         n_permutations: int | None = None,
         seed: int = 0,
     ) -> TwoSampleTest:
-        """Test whether the newest data has the distribution of the data before it.
+        """Test whether the newest data has the distribution of the earlier data.
 
-        Whole partitions, or all that a run has read, are permuted between the two sides. The test
-        keeps its level if the units could have come in any other order: it finds trends and seasons
-        as differences, unless they are strata.
+        Whole partitions, or all partitions of a run together, are permuted between the two sides.
+        The test keeps its level if the units could have come in any order. Trends and seasons are
+        found as differences, unless they are strata.
 
         Parameters
         ----------
         window
-            Newest data: number of runs, counted from the last one that read a partition; span of
-            time until its start, such as ``"7 days"``; or a function from the key of a partition to
-            bool. The default is the fewest runs, up to 28, that have enough partitions for the
-            level.
+            Newest data: number of runs, counted from the last run that read a partition; span of
+            time before the start of this run, such as ``"7 days"``; or a function from the key of a
+            partition to bool. The default is the fewest runs, up to 28, that have enough partitions
+            for the level.
         reference
             Data to compare with, in the same forms, before the window. The default is all other
             partitions.
@@ -562,6 +568,7 @@ class LedgerReader:
         Returns
         -------
         test
+            P-value, size of the difference with its interval, and the features that differ.
 
         Raises
         ------
@@ -604,17 +611,16 @@ class LedgerReader:
         serial: bool = False,
         **options: Any,
     ) -> ChangePoints:
-        """Find the last change of the distribution, and earlier ones.
-
-        Changes are searched between runs.
+        """Find the changes of the distribution between runs.
 
         Parameters
         ----------
         window
-            Data that is searched, as for :meth:`drift`; by default all, of at most 1,000 units.
+            Data that is searched, as for :meth:`drift`; by default all data, at most the newest
+            1,000 units.
         unit
-            ``"run"``, or ``"partition"`` if the partitions of one run do not depend on each other;
-            changes of a few runs are found then.
+            ``"run"``; or ``"partition"`` if the partitions of one run do not depend on each other,
+            so that changes are found in few runs.
         strata
             ``"weekday"`` of the start of the run, if days of the week differ.
         serial
@@ -651,14 +657,14 @@ class LedgerReader:
         return replace(found, dim="run", points=points)
 
     def _records_so_far(self) -> list[RunRecord]:
-        """Records of all runs, and of the one under way, if its start is known."""
+        """Records of all runs, and of the current run, if its start is known."""
         records, started = self.history(), self.run_started
         if started is None:
             return records
         return [*records, RunRecord(self.next_run, started, started, "under way")]
 
     def _units(self, keys: Mapping[Any, list[str]], unit: str) -> SketchGroup:
-        """Sketches of units, each of one partition or of all that a run has read."""
+        """Sketches of units: of single partitions, or of all partitions that a run has read."""
         labels = {key: label for label, members in keys.items() for key in members}
         sums: dict[Any, Sketch] = {}
         for key, sketch in self.sketches(list(labels), sample=False):
@@ -689,6 +695,7 @@ class LedgerReader:
         Returns
         -------
         verification
+            Keys of the partitions that were checked, and of those that differ.
 
         Raises
         ------

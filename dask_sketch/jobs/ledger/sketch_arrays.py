@@ -81,12 +81,12 @@ def stack(
     words, bounds = found[WORDS], found[BOUNDS]
     for row, bound, sketch in zip(words, bounds, sketches, strict=True):
         long = b"".join(
-            long_bytes(steps) for steps in (sketch.weight_quanta, sketch.squared_weight_quanta)
+            long_bytes(quanta) for quanta in (sketch.weight_quanta, sketch.squared_weight_quanta)
         )
         row[:3] = sketch.count, sketch.omitted, sketch.tight_bounds
         row[3:_HEAD] = np.frombuffer(long, dtype="<i8")
-        steps = (sketch.moment_quanta, sketch.first_quanta, sketch.second_quanta)
-        parts = [word.ravel() for both in steps for word in (both.high, both.low)]
+        quanta = (sketch.moment_quanta, sketch.first_quanta, sketch.second_quanta)
+        parts = [word.ravel() for both in quanta for word in (both.high, both.low)]
         np.concatenate(parts, out=row[_HEAD:])
         bound[:] = sketch.minimum, sketch.maximum
     for row, sketch in zip(found.get(MISSING, ()), sketches, strict=False):
@@ -110,7 +110,7 @@ def unstack(
     Raises
     ------
     LedgerError
-        If the numbers are not those of a sketch.
+        If no samples can have these numbers.
     """
     words, bounds = arrays[WORDS][row], arrays[BOUNDS][row]
     count, omitted, tight = map(int, words[:3])
@@ -118,8 +118,8 @@ def unstack(
     weight, squared = (int.from_bytes(part, "little") for part in (long[:LONG], long[LONG:]))
     parts = np.split(words[_HEAD:].copy(), np.cumsum(_sizes(feature_map))[:-1])
     moments = [part.reshape(2, -1) for part in parts[:2]]
-    steps = tuple(FixedPoint(*both) for both in (moments, parts[2:4], parts[4:]))
-    sound = all(each.is_canonical() for each in steps) and min(count, omitted) >= 0
+    quanta = tuple(FixedPoint(*both) for both in (moments, parts[2:4], parts[4:]))
+    sound = all(each.is_canonical() for each in quanta) and min(count, omitted) >= 0
     missing = _missing_of(arrays[MISSING][row], feature_map) if MISSING in arrays else None
     sound &= missing is None or (
         all(getattr(missing, name).is_canonical() for name in ARRAYS)
@@ -130,15 +130,15 @@ def unstack(
     try:
         found = Sketch(
             feature_map=feature_map,
-            moment_quanta=steps[0],
+            moment_quanta=quanta[0],
             weight_quanta=weight,
             squared_weight_quanta=squared,
             count=count,
             omitted=omitted,
             minimum=bounds[0].copy(),
             maximum=bounds[1].copy(),
-            first_quanta=steps[1],
-            second_quanta=steps[2],
+            first_quanta=quanta[1],
+            second_quanta=quanta[2],
             tight_bounds=bool(tight),
             missing=missing,
         )
@@ -158,8 +158,8 @@ def _missing_of(words: NDArray[np.int64], feature_map: FeatureMap) -> MissingWei
     return MissingWeights(**arrays, weight_quanta=weight).or_none()
 
 
-def stated(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """Layout of the arrays, for the attributes of their group."""
+def layout_attributes(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """Attributes of a group that describe its arrays."""
     found: dict[str, Any] = {"layout": LAYOUT}
     if MISSING in arrays:
         found |= {"missing": True, "missing_layout": MISSING_LAYOUT}
@@ -167,7 +167,7 @@ def stated(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
 
 
 def require_addable(sketch: Sketch, key: str) -> None:
-    """Refuse the sketch of a partition whose sums or bounds are not exact.
+    """Raise for the sketch of a partition whose sums or bounds are not exact.
 
     Parameters
     ----------

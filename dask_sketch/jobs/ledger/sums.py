@@ -25,17 +25,22 @@ from dask_sketch.sketching.sketch import Sketch
 Conventions: TypeAlias = FeatureMap | MomentGrid
 Sums: TypeAlias = Sketch | SecondMoments  # both are added and subtracted exactly
 
-_N_ROWS = 64  # of the digest of the arithmetic
+_N_ROWS = 64  # rows that the digest of the arithmetic sums
 _GOLDEN = 0.6180339887498949
 
 
 def require_conventions(conventions: object) -> None:
-    """Raise InputError unless ``conventions`` are a feature map, or a grid that a ledger can store.
+    """Validate a feature map, or a grid of second moments that a ledger can store.
 
     Parameters
     ----------
     conventions
         Argument ``feature_map`` of :func:`create_ledger`.
+
+    Raises
+    ------
+    InputError
+        If the argument is neither, or the second moments are too large.
     """
     if not isinstance(conventions, MomentGrid):
         require_feature_map(conventions)
@@ -48,7 +53,7 @@ def require_conventions(conventions: object) -> None:
 
 
 def require_sketches(conventions: Conventions, action: str, label: str) -> FeatureMap:
-    """Return the feature map of a ledger of sketches, and refuse the grid of second moments.
+    """Return the feature map of a ledger of sketches; raise for a grid of second moments.
 
     Parameters
     ----------
@@ -119,24 +124,24 @@ def stack(
     """
     if isinstance(conventions, MomentGrid):
         return moment_arrays.stack(cast("Sequence[SecondMoments]", sums), conventions)
-    sketches = cast("Sequence[Sketch]", sums)  # as those of a feature map are
+    sketches = cast("Sequence[Sketch]", sums)  # sums of a feature map are sketches
     return sketch_arrays.stack(sketches, conventions, with_rows=with_rows)
 
 
 def unstack(
     arrays: Mapping[str, NDArray[Any]], row: int, conventions: Conventions, label: str
 ) -> Sums:
-    """Restore the sums of one row; LedgerError if no samples can have them."""
+    """Restore the sums of one row; raise LedgerError if no samples can have them."""
     if isinstance(conventions, MomentGrid):
         return moment_arrays.unstack(arrays, row, conventions, label)
     return sketch_arrays.unstack(arrays, row, conventions, label)
 
 
-def stated(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """Layout of arrays of sums and of random rows, for the attributes of their group."""
+def layout_attributes(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """Attributes of a group that describe its arrays of sums and of random rows."""
     if sketch_arrays.BOUNDS not in arrays:
         return {"layout": moment_arrays.LAYOUT}
-    return sketch_arrays.stated(arrays) | partition_rows.stated(arrays)
+    return sketch_arrays.layout_attributes(arrays) | partition_rows.layout_attributes(arrays)
 
 
 def empty(conventions: Conventions) -> Sums:
@@ -147,7 +152,7 @@ def empty(conventions: Conventions) -> Sums:
 
 
 def arithmetic_digest(conventions: Conventions) -> str:
-    """Digest of the sums of fixed rows, which is the same wherever the arithmetic is.
+    """Digest of the sums of fixed rows, equal on machines and versions with the same arithmetic.
 
     Parameters
     ----------
@@ -161,7 +166,7 @@ def arithmetic_digest(conventions: Conventions) -> str:
     True
     """
     d = conventions.n_features
-    # fractions of golden ratios lie evenly; random numbers may change with the version of NumPy
+    # multiples of the golden ratio modulo one are even; random numbers may depend on the version
     places = np.modf(np.arange(1.0, _N_ROWS * d + 1) * _GOLDEN)[0].reshape(_N_ROWS, d)
     weights = 1.0 + np.arange(_N_ROWS) % 3
     if isinstance(conventions, MomentGrid):
@@ -207,7 +212,7 @@ def n_bytes(sums: Sums) -> int:
 
 
 def require_addable(sums: Sums, key: str, conventions: Conventions) -> None:
-    """Refuse sums of a partition that cannot be added to the sums of a ledger.
+    """Raise for sums of a partition that cannot be added to the sums of a ledger.
 
     Parameters
     ----------
@@ -221,7 +226,7 @@ def require_addable(sums: Sums, key: str, conventions: Conventions) -> None:
     Raises
     ------
     LedgerError
-        If they are of another kind, feature map or grid, or not exact.
+        If the sums are of another type, feature map or grid, or not exact.
     """
     kind, noun = (
         (SecondMoments, "second moments")

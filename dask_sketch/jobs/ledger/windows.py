@@ -20,24 +20,24 @@ from dask_sketch.validation.warn import warn_user
 
 # A number of runs, a span of time such as "7 days", or a function of the key of a partition.
 Window: TypeAlias = int | str | Callable[[str], bool]
-_MAX_RUNS = 28  # of a window that no argument sets: four weeks of nights
+_MAX_RUNS = 28  # of the default window: four weeks of nights
 _MAX_KEPT = 2**28  # bytes of the sums of runs in memory
 _MAX_SEARCHED = 1000  # units among which changes are searched
 _CLOCKS_AGREE = timedelta(minutes=5)
-_MAX_HALVINGS = 32  # of a weight: sums have no smaller quanta
+_MAX_HALVINGS = 32  # of a weight: smaller ones are no multiples of a quantum
 
 
 @dataclass(frozen=True)
 class Sides:
-    """Units of the newest data and of that before, by the keys of their partitions.
+    """Units of the newest and of the earlier data, with the keys of their partitions.
 
     Attributes
     ----------
     newest, earlier
         Keys of each unit by its label: the key of a partition, or the number of a run.
     strata
-        Strata of the units, first those of the newest data, each side in the order of its labels;
-        ``None`` if there is one stratum only.
+        Stratum of each unit, for the newest and then for the earlier data, both in the order of
+        their labels; ``None`` for one stratum.
     """
 
     newest: Mapping[Any, list[str]]
@@ -45,7 +45,7 @@ class Sides:
     strata: list[Any] | None
 
     def smallest_p_value(self, *, serial: bool = False) -> float:
-        """Smallest p-value of a test of so many units; see :func:`compare`."""
+        """Smallest p-value that a test of these units can have; see :func:`compare`."""
         counts = len(self.newest), len(self.earlier)
         if serial:
             return smallest_shifted_p_value(np.repeat([True, False], counts))
@@ -67,14 +67,14 @@ def choose_sides(
     level: float,
     serial: bool = False,
 ) -> Sides:
-    """Choose the units of a test of drift.
+    """Choose the units of a test of drift; the arguments are described at :meth:`Ledger.drift`.
 
-    Without a window, the fewest newest runs are taken that have enough partitions for the level.
+    Without a window, the fewest newest runs with enough partitions for the level are taken.
 
     Raises
     ------
     LedgerError
-        If a window holds no partitions, or an argument is not one of those of ``Ledger.drift``.
+        If a window holds no partitions, or an argument is out of range.
     """
     _require_unit(unit, serial)
     if not (strata in (None, "weekday") or (callable(strata) and unit == "partition")):
@@ -116,11 +116,12 @@ def choose_units(
 ) -> tuple[dict[Any, list[str]], list[Any] | None, list[int]]:
     """Choose the units among which change points are searched, with their strata and runs.
 
+    The arguments are described at :meth:`Ledger.change_points`.
+
     Raises
     ------
     LedgerError
-        If the window holds no partitions, or an argument is not one of those of
-        ``Ledger.change_points``.
+        If the window holds no partitions, or an argument is out of range.
     """
     _require_unit(unit, serial)
     if strata not in (None, "weekday"):
@@ -196,12 +197,17 @@ def window_keys(
     records
         Records of its runs.
     window
-        Number of runs, counted from the newest one that read a partition; span of time until the
-        newest of them, such as ``"7 days"``; or a function of a key.
+        Number of runs, counted from the newest run that read a partition; span of time before the
+        start of this run, such as ``"7 days"``; or a function of a key.
     name
         Name of the argument, for messages.
     before
         Keys of a later window: only partitions of earlier runs are chosen, except by a function.
+
+    Returns
+    -------
+    keys
+        Keys of the chosen partitions.
 
     Raises
     ------
@@ -304,9 +310,9 @@ def _warn_of_clocks(started: Mapping[int, datetime], argument: str) -> None:
 
 
 class RunTotals:
-    """Sums over the partitions of each run in a window, for the next one that overlaps it.
+    """Sums over the partitions of each run of a window, which are kept for the next window.
 
-    A window that has moved on by one run reads the partitions of that run only.
+    If the next window has moved by one run, only the partitions of this run are read.
 
     Parameters
     ----------
@@ -327,16 +333,16 @@ class RunTotals:
         *,
         sample: bool = True,
     ) -> Sums:
-        """Sum over the partitions of the given keys, of which there is at least one.
+        """Sum over the partitions of the given keys.
 
         Parameters
         ----------
         entries
             Entries of the ledger.
         keys
-            Keys of partitions.
+            Keys of partitions, at least one.
         weights
-            Weight of each run; others are left out. By default all have weight one.
+            Weight of each run; other runs are left out. By default all runs have weight one.
         sample
             Whether the sum carries random rows, if the ledger keeps any.
         """
@@ -348,7 +354,8 @@ class RunTotals:
         found: dict[int, tuple[object, Sums]] = {}
         for run, members in sorted(runs.items()):
             kept = self._kept.get(run)
-            if kept is None or kept[0] != (sample, members):  # one was replaced or forgotten
+            # a partition of the run may have been replaced or forgotten
+            if kept is None or kept[0] != (sample, members):
                 kept = (sample, members), self._read([key for key, _ in members], sample)
             found[run] = kept
         totals = {run: total for run, (_, total) in found.items()}
@@ -366,7 +373,7 @@ def decayed_weights(
 ) -> dict[int, float]:
     """Weights of the runs that read the given partitions: one for the newest, less with age.
 
-    Runs whose weight would be smaller than that of any sample have none.
+    Runs are left out after 32 half-lives.
 
     Raises
     ------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_sketch.jobs.ledger.forgotten import Rows, file_of
+from dask_sketch.jobs.ledger.forgotten import RowRanges, file_of
 
 FILES = st.sampled_from(["a", "b[0:1]x", "c"])
 RANGES = st.tuples(FILES, st.integers(0, 9), st.integers(1, 5), st.booleans())
@@ -21,7 +21,7 @@ def rows_of(file, start, length, whole):
 
 @given(st.lists(RANGES, max_size=6), RANGES)
 def test_overlaps(partitions, other):
-    rows = Rows({key_of(*one): () for one in partitions})
+    rows = RowRanges({key_of(*one): () for one in partitions})
     held = set().union(*(rows_of(*one) for one in partitions))
     assert rows.overlap(key_of(*other)) == bool(held & rows_of(*other))
     assert file_of(key_of(*other)) == other[0]
