@@ -19,7 +19,7 @@ from dask_sketch.sources.open import open_samples, require_options
 from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import require_unmasked, weighted_sum
 
-# methods that are a mean over all rows, and the method whose mean they are
+# methods that are a mean over all rows, and the method that gives the values of single rows
 _MEANS = {"score": "logpdf", "inertia": "squared_distances"}
 _WIDE = ("predict_proba", "distances", "transform")  # n_components values for each row
 _CRITERIA = ("bic", "aic")  # of the sum of logpdf over all rows
@@ -39,10 +39,9 @@ def apply(model: Any, method: str, x: Any, weights: Any = None, **options: Any) 
         Model with ``n_features`` and ``n_components``, such as :class:`GaussianMixture`.
     method
         Name of a method: ``"score"`` or ``"inertia"`` (one mean over all rows), ``"bic"`` or
-        ``"aic"`` (one number, of rows without weights),
-        ``"predict_proba"``, ``"distances"`` or ``"transform"`` (n_components values for each row),
-        ``"impute"`` (n_features values for each row), or ``"logpdf"``, ``"predict"`` or
-        ``"squared_distances"`` (one value for each row).
+        ``"aic"`` (one number, without weights of rows), ``"predict_proba"``, ``"distances"`` or
+        ``"transform"`` (n_components values for each row), ``"impute"`` (n_features values for each
+        row), or ``"logpdf"``, ``"predict"`` or ``"squared_distances"`` (one value for each row).
     x
         Samples, shape (n_samples, n_features), in any form that :func:`open_samples` takes.
     weights
@@ -88,19 +87,19 @@ def apply(model: Any, method: str, x: Any, weights: Any = None, **options: Any) 
 
 
 def count_missing(model: Any, x: Any, **options: Any) -> LazyResult:
-    """Count the rows that a mixture scores by fewer values than it has features.
+    """Count rows with missing values, which a mixture scores by the values that they have.
 
     Parameters
     ----------
     model
-        Mixture, whose features are read.
+        Mixture, for the names of its features.
     x, options
         Samples, and further keyword arguments, as for :func:`apply`.
 
     Returns
     -------
     counts
-        Lazy numbers of all rows, of those with missing values, and of those without any value.
+        Lazy numbers of all rows, of rows with missing values, and of rows without any value.
 
     Examples
     --------
@@ -183,7 +182,7 @@ def apply_per_row(
         Dask array with the axes of the samples, labelled if these are; a bag for a bag.
     """
     if not isinstance(samples.blocks, da.Array):
-        # not the samples themselves: Dask would compute all of the bag that is in them
+        # with the samples as an argument, Dask would compute all of the bag in them
         return samples.blocks.map_partitions(
             _rows_of_bag,
             model,
@@ -231,7 +230,7 @@ def _rows_of_bag(items: Any, model: Any, method: str, *, fields: Any, label: str
 def _mean(model: Any, method: str, samples: Samples, finish: Callable[[Any], Any]) -> da.Array:
     chunk = partial(_sum_of_chunk, model=model, method=method)
     lazy = LazyResult(samples, Reduction("score", chunk, _add, finish))
-    # a number of Dask, with which one can go on computing
+    # as a Dask array, for further computations
     return da.from_delayed(
         lazy.to_delayed(), shape=(), dtype=np.dtype(np.float64), meta=np.empty(())
     )

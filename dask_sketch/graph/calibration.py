@@ -1,4 +1,4 @@
-"""Measure the rates of a pass on its own machines, and estimate its time from them."""
+"""Measure rates on the machines of a pass, and estimate its time from them."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def pairs_per_second(
     feature_map
         Feature map to average.
     n_rows
-        Number of rows of a chunk, ``>= 1``: the fixed cost of a chunk is measured too. Fewer rows
-        are used where this many would take too long.
+        Number of rows of a chunk, ``>= 1``, because the fixed cost of a chunk is measured as well.
+        Fewer rows are used if this number would take too long.
     dtype
         Type of the rows.
     seconds
@@ -91,17 +91,17 @@ def merge_seconds(feature_map: FeatureMap) -> float:
     return (time.perf_counter() - start) / _MERGED
 
 
-SCHEDULER_SECONDS = 1e-3  # for each task, of a cluster that was not measured
-KERNEL_SECONDS = 1.0  # of measurement
-READ_SECONDS = 1.0
-READ_CHUNKS = 4  # of each thread, at most
+SCHEDULER_SECONDS = 1e-3  # for each task, on a cluster that was not measured
+KERNEL_SECONDS = 1.0  # duration of the measurement of the kernel
+READ_SECONDS = 1.0  # and of reading
+READ_CHUNKS = 4  # chunks that one thread reads at most
 EMPTY_TASKS = 400
-MOST_THREADS = 64  # that measure the kernel at once
+MAX_THREADS = 64  # threads that measure the kernel at once
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Rates that were measured on the machines that would do the pass.
+    """Rates that were measured on the machines of a pass.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class Calibration:
     read_seconds
         Seconds for one thread to read one chunk of the input, with all threads reading.
     rows_per_chunk
-        Mean number of rows of those chunks.
+        Mean number of rows of the chunks that were read.
     merge_seconds
         Seconds for one partial sketch to be sent, received and added.
     task_seconds
@@ -145,19 +145,19 @@ class Estimate:
         Number of threads that work.
     seconds
         Wall time: the largest of ``working_seconds``, ``scheduler_seconds`` and ``store_seconds``,
-        which pass at the same time.
+        which run at the same time.
     bottleneck
-        Part to improve first: ``"kernel"``, ``"read"`` (the threads that read), ``"store"`` (its
-        bandwidth), ``"scheduler"``, or ``"chunks"``: too few chunks for so many cores.
+        Part to improve first: ``"kernel"``; ``"read"``, the threads that read; ``"store"``, its
+        bandwidth; ``"scheduler"``; or ``"chunks"``, too few chunks for the number of cores.
     working_seconds
         Seconds of the busiest thread: reading, sketching and merging its chunks.
     kernel_seconds, read_seconds, merge_seconds
-        Seconds for all chunks, divided by the number of cores; their sum is ``working_seconds``
-        where chunks divide evenly.
+        Seconds for all chunks, divided by the number of cores. Their sum is ``working_seconds`` if
+        all cores have the same number of chunks.
     scheduler_seconds
         Seconds of the scheduler, for all tasks.
     store_seconds
-        Seconds to transfer all bytes at the bandwidth of the store; 0 if none was given.
+        Seconds to transfer all bytes at the bandwidth of the store; 0 without a bandwidth.
     """
 
     n_cores: int
@@ -172,7 +172,7 @@ class Estimate:
 
     @property
     def parts(self) -> dict[str, float]:
-        """Seconds that each part would take by itself, by its name; parts of zero are left out."""
+        """Seconds that each part would take alone, by name; parts of zero are left out."""
         parts = {
             "kernel": self.kernel_seconds,
             "reading": self.read_seconds + self.merge_seconds,
@@ -217,10 +217,15 @@ def estimate_pass(
     n_cores
         Number of threads that work, ``>= 1``.
     bytes_read, bandwidth
-        Number of all bytes, and bytes per second that the store gives to all readers together;
-        without a bandwidth every thread reads as fast as those that were measured.
+        Number of all bytes, and bytes per second that the store gives to all readers together.
+        Without a bandwidth, every thread reads as fast as the measured threads.
     task_seconds
-        Seconds of the scheduler for each task, in place of the measured ones.
+        Seconds of the scheduler for each task, in place of the measured seconds.
+
+    Returns
+    -------
+    estimate
+        Times of the pass and of its parts.
 
     Raises
     ------
@@ -287,17 +292,22 @@ def measure(
     split_every
         Fan-in of the merges.
     client
-        Client of the cluster that would do the pass, ``None`` for the threads of this process.
+        Client of the cluster of the pass; ``None`` for the threads of this process.
+
+    Returns
+    -------
+    calibration
+        Measured rates.
 
     Raises
     ------
     ChunkError
         If a chunk cannot be read.
     """
-    # where there is no cluster on threads, also for bags; see LazyResult
+    # without a cluster on threads, also for bags; see LazyResult
     where: dict[str, Any] = {"scheduler": "threads" if client is None else client.get}
-    n_busy = min(n_threads, MOST_THREADS)
-    # all threads at once: what they share, such as the interpreter lock, is in the measure
+    n_busy = min(n_threads, MAX_THREADS)
+    # all threads at once: the cost of what they share, such as the interpreter lock, counts
     read = dask.delayed(_read, pure=False, traverse=False)
     read_times = dask.compute(*(read(some) for some in _some_chunks(samples, n_busy)), **where)
     n_chunks, rows, spent = (sum(column) for column in zip(*read_times, strict=True))
@@ -318,14 +328,14 @@ def measure(
 
 
 class _Chunks:
-    """Chunks that one thread reads. Dask would look for tasks in a list or a dataclass."""
+    """Chunks that one thread reads; a plain object, since Dask looks for tasks in lists."""
 
     def __init__(self, graphs: list[ChunkGraph]):
         self.graphs = graphs
 
 
 def _some_chunks(samples: Samples, n_readers: int) -> list[_Chunks]:
-    """A few random chunks for each reader; the same for all readers if there are few chunks."""
+    """Some random chunks for each reader; the same for all readers if there are few chunks."""
     order = np.random.default_rng(0).permutation(samples.n_chunks)[: n_readers * READ_CHUNKS]
     graphs = chunk_graphs(samples, [[int(number)] for number in order])
     return [_Chunks(graphs[i::n_readers] or graphs[:1]) for i in range(n_readers)]

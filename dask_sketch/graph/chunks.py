@@ -41,20 +41,20 @@ def map_chunks(
         Samples to read.
     chunk
         Function of one block of rows, called on a worker as ``chunk(rows, weights, label)``, and
-        with the labels of the rows as ``groups`` if ``with_groups``. A Delayed of one is sent to
-        each worker once, not with each task.
+        with the labels of the rows as ``groups`` if ``with_groups``. If it is a Delayed, it is sent
+        to each worker once, and not with each task.
     name
         Name of the tasks.
     chosen
-        Numbers of chunks, ascending; all of them by default. Nothing is built for the others where
-        the source has ``cut``.
+        Numbers of chunks, ascending; all chunks by default. For sources with ``cut``, no graph is
+        built for the other chunks.
     with_groups
-        Whether the function takes the labels of groups. They are left out otherwise.
+        Whether the function takes the labels of groups.
     with_numbers
         Whether the function takes the numbers of the chunk and of its first row.
     combine
-        Function that combines the results of the blocks of one partition of a bag, as they come,
-        so that one block at a time is held. A chunk of an array is one block.
+        Function that combines the results of the blocks of one partition of a bag one by one, so
+        that one block is in memory at a time. A chunk of an array is one block.
 
     Returns
     -------
@@ -95,9 +95,8 @@ def _map_blocks(
     if not with_groups:
         beside["groups"] = None
     given = {key: array for key, array in beside.items() if array is not None}
-    # Features in one chunk keep their axis, which leaves this call without a contraction, so that
-    # Dask fuses it with the reading before and the reduction after. Feature chunks are joined here,
-    # row block by row block.
+    # features in one chunk keep their axis: without a contraction, Dask fuses this call with the
+    # reading before and the reduction after. Several chunks of features are joined here.
     join = blocks.numblocks[-1] > 1
     kept = blocks.numblocks[:-1] if join else blocks.numblocks
     results = da.map_blocks(
@@ -120,21 +119,21 @@ def _map_blocks(
         step=step,
     )
     if chosen is not None or sum(n > 1 for n in kept) > 1:
-        # one axis of results, so that the fan-in holds: over k axes it is at least 2**k
+        # on one axis of results the fan-in holds; over k axes it would be at least 2**k
         every = range(int(np.prod(kept)))
         results = _in_a_row(results, name, every if chosen is None else chosen)
     return results
 
 
 def _rows_of_each(sizes: tuple[int, ...]) -> int:
-    """Number of rows of all chunks but the last, 0 if they differ or are unknown."""
+    """Number of rows of each chunk except the last; 0 if the numbers differ or are unknown."""
     same = sizes.count(sizes[0]) + (sizes[-1] != sizes[0]) == len(sizes)
     return int(sizes[0]) if same and sizes[0] > 0 else 0
 
 
 @lru_cache(maxsize=8)
 def _ones(n: int) -> tuple[int, ...]:
-    """One tuple for all batches: Dask keeps sums of chunk sizes, for each tuple that it sees."""
+    """One tuple for all batches, because Dask keeps sums of chunk sizes for each new tuple."""
     return (1,) * n
 
 
@@ -158,8 +157,8 @@ def _in_a_row(results: Any, name: str, chosen: Sequence[int]) -> da.Array:
     """Some of the results, on one axis."""
     indices = np.unravel_index(chosen, results.numblocks)
     keys = [(results.name, *map(int, index)) for index in zip(*indices, strict=True)]
-    # With this name, and not that of `Array.blocks`, Dask fuses the choice with the task that it
-    # chooses. Under another it would leave an alias for each, which is a task for the scheduler.
+    # with this name, other than with the name of `Array.blocks`, Dask fuses the choice with the
+    # chosen task; otherwise each choice would be an alias, which is a task for the scheduler
     row = f"{name}-{tokenize(results.name, chosen)}"
     layer: dict[Any, Any] = {(row, i): key for i, key in enumerate(keys)}
     graph = HighLevelGraph.from_collections(row, layer, dependencies=[results])
@@ -283,25 +282,25 @@ def _named(
         seen += len(block.rows)
 
 
-# Graphs that read one chunk each, to be run wherever and whenever it suits.
+# Graphs that read one chunk each, and run independently of each other.
 
 
 @dataclass(frozen=True)
 class ChunkGraph:
-    """A graph that reads one chunk, and depends on no other graph.
+    """Graph that reads one chunk, and depends on no other graph.
 
-    An object, which Dask passes on as it is; a dictionary would be mistaken for tasks.
+    Dask passes on an object unchanged, while it would take a dictionary for tasks.
 
     Attributes
     ----------
     number
         Number of the chunk.
     graph
-        Graph of one task, where the source can be fused into one.
+        Graph, of one task if the source can be fused into one.
     key
         Key of the blocks in the graph.
     identity
-        Numbers that identify the chunk, for a computation that uses them; else None.
+        Numbers that identify the chunk, for a computation that uses them; otherwise None.
     """
 
     number: int
@@ -310,7 +309,7 @@ class ChunkGraph:
     identity: tuple[int, ...] | None = None
 
     def blocks(self) -> Iterator[tuple[Block, str]]:
-        """Read the chunk here: blocks of rows, with their names."""
+        """Read the chunk in this process, as blocks of rows with their names."""
         result = dask.get(self.graph, self.key)
         return iter([result.item()] if isinstance(result, np.ndarray) else result)
 
@@ -322,7 +321,7 @@ def _as_block(rows: Any, weights: Any, label: str, groups: Any = None) -> tuple[
 def chunk_graphs(
     samples: Samples, pages: Sequence[Sequence[int]], *, with_groups: bool = False
 ) -> list[ChunkGraph]:
-    """Graphs that read single chunks.
+    """Make graphs that read single chunks.
 
     Parameters
     ----------
@@ -330,7 +329,7 @@ def chunk_graphs(
         Samples to read.
     pages
         Numbers of chunks, ascending within each page. The chunks of a page are cut out of the
-        source together, with all that lies between them.
+        source together, with the chunks between them.
     with_groups
         Whether the blocks hold the labels of groups.
 

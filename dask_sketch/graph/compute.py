@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from distributed import Client
 
 AHEAD = 2  # batches on a cluster at a time: workers have tasks while the next graph is built
-_PREPARE_TIMEOUT = 300.0  # seconds for workers to compile; one that has stopped never answers
-_MAX_LOST = 5  # times that workers are asked again because one was lost
+_PREPARE_TIMEOUT = 300.0  # seconds for workers to compile; a stopped worker never answers
+_MAX_LOST = 5  # attempts to prepare all workers, if workers are lost
 logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.2  # between two questions to a scheduler
 # states of tasks that are still to be done, on clusters and here
@@ -32,7 +32,7 @@ _WORDS = "completed"
 
 
 def active_client() -> Client | None:
-    """The distributed client that a computation would use now, or ``None``."""
+    """Distributed client that a computation would use now, or ``None``."""
     if dask.config.get("scheduler", None) not in (None, "dask.distributed", "distributed"):
         return None
     if "distributed" not in sys.modules:  # then nobody can have made a client
@@ -67,7 +67,7 @@ def start_pass(
     PlanError
         If the computation cannot fit in memory.
     ArtifactError
-        If a worker samples other frequencies than the client, or has other kernels.
+        If a worker samples other frequencies than the client, or has different kernels.
     """
     if reduction.require_fit is not None:
         reduction.require_fit(samples, split_every, client)
@@ -94,13 +94,13 @@ def _prepare_workers(client: Client, reduction: Reduction) -> None:
                 _PREPARE_TIMEOUT,
             )
             return
-        except OSError as error:  # a worker was lost meanwhile: those that are left are asked again
+        except OSError as error:  # a worker was lost meanwhile: try again with the others
             logger.warning("a worker was lost while workers were prepared: %s", error)
     else:
         return  # each worker compiles with its first chunk
     for answer in answers.values():
         if isinstance(answer, Exception) and not isinstance(answer, OSError):
-            raise answer  # not merely that this worker was lost just now
+            raise answer  # an OSError only says that this worker was lost just now
 
 
 def compute_together(
@@ -156,9 +156,9 @@ def compute_in_batches(
 ) -> Any:
     """Compute batches of chunks, one graph after another, and combine their results here.
 
-    The graph of each batch is built when its turn comes. The result of a batch leaves the cluster
-    and is added to one running sum before the next batch but one is sent. After an error or an
-    interrupt no task of the computation is left on the cluster.
+    The graph of each batch is built when it is needed. At most two batches are on the cluster: the
+    result of a batch leaves it and is added to one running sum before another batch is sent. After
+    an error or an interrupt, no task of the computation is left on the cluster.
 
     Parameters
     ----------
@@ -181,7 +181,7 @@ def compute_in_batches(
     Returns
     -------
     total
-        Combined partial result; ``None`` if there is none.
+        Combined partial result; ``None`` if all results are ``None``.
     """
     total = None
     run = _local(batches, options) if client is None else _on(client, batches, span, options)
@@ -204,8 +204,8 @@ def _on(
     waiting: deque[Any] = deque()
     try:
         for batch in batches:
-            # optimised here: the scheduler, which has the most to do, gets the tasks of this batch
-            # and not all layers of the input
+            # optimise in this process: the scheduler is busy, and should get only the tasks of
+            # this batch, and not all layers of the input
             (optimised,) = dask.optimize(batch)
             with span.mark():
                 waiting.append(client.compute(optimised, optimize_graph=False, **options))
@@ -224,7 +224,7 @@ def _on(
 
 
 def wait_for(client: Client, future: Any, span: TaskSpan, progress: bool | Show) -> Any:
-    """Result of a future, or results of a list of futures.
+    """Wait for a future, or a list of futures, and return the results.
 
     Parameters
     ----------
@@ -258,7 +258,7 @@ def wait_for(client: Client, future: Any, span: TaskSpan, progress: bool | Show)
 
 
 def _states_of(number: str) -> Callable[..., dict[str, int]]:
-    # a nested function is pickled by value: the scheduler need not have this package
+    # a nested function is pickled by value, so that the scheduler does not need this package
     def count_states(dask_scheduler: Any) -> dict[str, int]:
         found = dask_scheduler.extensions["spans"].spans.get(number)
         return {} if found is None else {str(state): n for state, n in found.states.items()}

@@ -34,7 +34,8 @@ from dask_sketch.validation.device import device_array, on_device, on_host
 from dask_sketch.validation.tables import feature_title
 
 PILOT_CHUNKS = 8  # chunks read at a time, until there are enough rows
-_GRID_VALUES, _GRID_ROWS = 2**21, 32  # of pilot rows of many features: at most, and at least
+# Largest number of values, and smallest number of rows, of pilot rows of many features.
+_GRID_VALUES, _GRID_ROWS = 2**21, 32
 
 
 @overload
@@ -112,9 +113,9 @@ def design(
     x
         Samples, shape (n_samples, n_features), in any form that :func:`open_samples` takes.
     n_frequencies
-        Number of frequencies ``m``; by default five for each parameter, ``5 (2 d + 1) K``, more
-        with ``covariance_type``, and with categorical columns 5 to 10 for each. A warning is issued
-        if there are fewer.
+        Number of frequencies ``m``. The default is five for each parameter, ``5 (2 d + 1) K``; more
+        with ``covariance_type``, and 5 to 10 for each parameter with categorical columns. There is
+        a warning if ``m`` is smaller.
     n_components
         Number of components ``K`` that will be decoded; needed without ``n_frequencies``, except
         for a comparison. For principal components, it is needed only with more than 5,000 features.
@@ -127,12 +128,12 @@ def design(
         with the distribution ``"gaussian"`` and the scale of
         :func:`dask_sketch.features.clustering_scale`; ``"comparison"`` for
         :func:`dask_sketch.distributions.compare`, with 512 frequencies of eight bandwidths, from
-        half of the small distances between samples to twice the large ones, of which up to a
-        quarter use single features (``"gaussian-marginals"``); or ``"pca"`` for principal
-        components, which has no frequencies: the result is the grid of second moments, for
-        :func:`sketch`, ``second_moments(like=...)`` and ledgers. It takes ``n_components``,
-        ``n_columns``, ``seed``, ``n_pilot``, ``nan_policy``, ``progress`` and the arguments of
-        :func:`open_samples`, and refuses all others.
+        half of the small distances between samples to twice the large ones, where up to a quarter
+        of the frequencies use single features (``"gaussian-marginals"``); or ``"pca"`` for
+        principal components. The result of ``"pca"`` is a grid of second moments in place of
+        frequencies, for :func:`sketch`, ``second_moments(like=...)`` and ledgers. Its only
+        arguments are ``n_components``, ``n_columns``, ``seed``, ``n_pilot``, ``nan_policy``,
+        ``progress`` and the arguments of :func:`open_samples`.
     distribution
         Distribution of the frequencies, see :class:`FeatureMap`. The default for mixtures is
         ``"sparse-sums"``, the fastest to sketch; with one feature, or under 20 frequencies for each
@@ -141,9 +142,9 @@ def design(
         Standard deviation of a component, in the units of the data (of the whitened data, with
         ``whitening``), for all features.
     covariances, covariance_weights
-        Known variances of the components in place of a scale; see :class:`FeatureMap`. When
-        neither is given, the variances of each feature are estimated: within the components of a
-        mixture of ``n_components`` fitted to the pilot samples; or without ``n_components``, as the
+        Known variances of the components in place of a scale; see :class:`FeatureMap`. Without
+        either, the variances of each feature are estimated: as variances within the components of
+        a mixture of ``n_components`` fitted to the pilot samples; without ``n_components``, as the
         variances of the features times a common factor, the square of
         :func:`dask_sketch.features.estimate_scale` of the standardised samples.
     whitening
@@ -163,26 +164,26 @@ def design(
         features, fewer are read.
     covariance_type
         Type of the covariances that will be decoded, as for :func:`decode`. With ``"full"``,
-        ``"tied"`` and ``("low-rank", r)`` the default number of frequencies covers their parameters
-        if these are at most 4096, the most that can be fitted to a sketch without random rows. Any
-        sketch can be decoded with any type.
+        ``"tied"`` and ``("low-rank", r)``, the default number of frequencies grows with the number
+        of parameters up to 4096 parameters, the largest number that can be fitted to a sketch
+        without random rows. Any sketch can be decoded with any type.
     nan_policy
         Treatment of pilot samples with NaN or infinite values: ``"omit"`` leaves them out,
-        ``"raise"`` stops; ``"available"``, for a sketch with that policy, treats the values as
+        ``"raise"`` stops; ``"available"``, for a sketch with this policy, treats such values as
         missing, and draws them from a mixture fitted to the observed values. The default
         distribution is then ``"sparse-sums"`` with three or four features, and
-        ``"gaussian-marginals"`` with two. Other rows are not checked here, since only a few chunks
-        are read; see :func:`dask_sketch.sketch`, whose default is ``"raise"``.
+        ``"gaussian-marginals"`` with two features. Only the pilot samples are checked, not all
+        rows; see :func:`dask_sketch.sketch`, where the default is ``"raise"``.
     normalize
         Whether the feature map is for the directions of the rows: each row is divided by its
         Euclidean length in the pass. With ``task="clustering"`` this is spherical k-means:
         centroids have length one, and the predicted centroid has the greatest cosine with the row.
     categories
         Categorical columns and their levels in order, as for :func:`open_samples`: ``{"color":
-        ["red", "blue"]}``; in place of the levels None for the categories of the type of the
-        column, or for booleans. The default is the columns of a categorical type of pandas or
-        Arrow; text needs its levels here. The levels are part of the feature map; :func:`decode`
-        then gives a :class:`~dask_sketch.models.LatentClassMixture`.
+        ["red", "blue"]}``, with None in place of the levels for a column of a categorical or
+        boolean type. The default is all columns of a categorical type of pandas or Arrow; columns
+        of text need their levels. The levels are part of the feature map, and :func:`decode`
+        returns a :class:`~dask_sketch.models.LatentClassMixture`.
     progress
         Whether to show a bar while chunks are read, in a notebook or on the standard error stream.
     weights, options
@@ -191,24 +192,25 @@ def design(
     Returns
     -------
     feature_map
-        Feature map with the pilot mean as its center, the names of the features where ``x`` has
-        them, and, if the variances were estimated, the fit as ``feature_map.scale_fit``, in units
-        of the components' standard deviation (of the features', without ``n_components``).
-        With ``task="pca"`` a :class:`MomentGrid`; its moments are pairwise with
+        Feature map with the pilot mean as its center, and with the names of the features if ``x``
+        has names. If the variances were estimated, ``feature_map.scale_fit`` has the fit, in units
+        of the standard deviations of the components (of the features, without ``n_components``).
+        With ``task="pca"``, a :class:`MomentGrid`, whose moments are pairwise with
         ``nan_policy="available"``.
 
     Raises
     ------
     InputError
         If neither ``n_frequencies`` nor ``n_components`` is given, there are far too few
-        frequencies, or too few rows, or a pilot sample is refused by ``nan_policy``; or with
-        ``task="pca"``, if an argument has no meaning for second moments.
+        frequencies, or too few rows, or a pilot sample is refused by ``nan_policy``; with
+        ``task="pca"``, also if an argument has no meaning for second moments.
 
     Notes
     -----
     With ``K`` components that overlap, the estimate of the paper
     (:func:`dask_sketch.features.estimate_scale`) is up to 1.8 times their mean variance (d = 10,
-    K = 20), and the same for all features; the estimate from the mixture is within a tenth.
+    K = 20), and the same for all features; the error of the estimate from the mixture is below a
+    tenth.
 
     References
     ----------
@@ -290,9 +292,10 @@ def _with_missing(
     n_components: int | None,
     covariance_type: str | None,
 ) -> tuple[str | None, int | None]:
-    """Distribution and number of frequencies for few features some of which are missing.
+    """Distribution and number of frequencies for few features with missing values.
 
-    The default distribution for mixtures would use all of them, and sums both of two.
+    Frequencies of the default distribution for mixtures use all features if there are few, and sums
+    of two features use both.
     """
     if not 1 < n_features <= FEW:
         return None, n_frequencies
@@ -390,7 +393,7 @@ def pilot_samples(
     normalize: bool = False,
     progress: bool = False,
 ) -> NDArray[np.float64]:
-    """A random subset of the rows, from as few chunks as suffice.
+    """Choose random rows, from as few chunks as possible.
 
     Parameters
     ----------
@@ -488,7 +491,7 @@ def _pick_rows(
         n_rows = min(n_rows, int((given > 0).sum())) if p is not None else 0
     picked = rng.choice(len(rows), size=min(n_rows, len(rows)), replace=False, p=p)
     picked = np.sort(picked)
-    # in one order of memory, as sums over rows are rounded by it, and with them the center
+    # in C order, since the rounding of sums over rows, and so the center, depends on the order
     values = on_host(rows[device_array(picked) if there else picked]).astype(np.float64, order="C")
     out = unit_rows(values) if normalize else values
     if nan_policy == "available":
@@ -504,7 +507,7 @@ def _pick_rows(
 def _refuse_row(
     row: NDArray[np.float64], number: int, label: str, names: Sequence[str] | None
 ) -> NoReturn:
-    """Raise an error that names the value of a row for which it is refused."""
+    """Raise an error that names the value for which a row is refused."""
     finite, problem = np.isfinite(row), "is 0 in all features, and has no direction"
     if not finite.all():
         feature = int(np.argmin(finite))

@@ -22,9 +22,9 @@ from dask_sketch.graph.telemetry import TaskSpan
 if TYPE_CHECKING:
     from distributed import Client
 
-SMALL_REDUCTION = 4096  # bytes; a larger reduction is sent as a task of its own, once for a worker
-POLL_SECONDS = 2.0  # between two questions to the cluster
-GATHER_SECONDS = 60.0  # maximum for a result to arrive; if it was lost it is made again
+SMALL_REDUCTION = 4096  # bytes; a larger reduction is a separate task, sent once to each worker
+POLL_SECONDS = 2.0  # between two requests to the cluster
+GATHER_SECONDS = 60.0  # maximum for a result to arrive; a lost result is computed again
 
 
 class TaskLost(Exception):
@@ -60,7 +60,7 @@ class Threads:
             reduction.prepare()
 
     def submit(self, task: Callable[..., Any], batch: Any) -> Any:
-        """A future of ``task(batch, reduction)``."""
+        """Submit ``task(batch, reduction)``, and return its future."""
         return self._pool.submit(task, batch, self._reduction)
 
     def result(self, future: Any) -> Any:
@@ -71,12 +71,12 @@ class Threads:
         """Do nothing: threads are not lost."""
 
     def cancel(self, futures: list[Any]) -> None:
-        """Wait for the tasks that run; the others never will."""
+        """Wait for the running tasks, and cancel the others."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 class Cluster:
-    """The workers of a client, which may come and go.
+    """Workers of a client, which may come and go.
 
     Parameters
     ----------
@@ -110,13 +110,13 @@ class Cluster:
         return bool(self._client.status == "running")
 
     def submit(self, task: Callable[..., Any], batch: Any) -> Any:
-        """A future of ``task(batch, reduction)``."""
+        """Submit ``task(batch, reduction)``, and return its future."""
         submit, reduction = self._client.submit, self._reduction
         with self._require_scheduler(), self._span.mark():
             if self._sent is None:
                 self._sent = reduction
                 if len(pickle.dumps(reduction)) > SMALL_REDUCTION:
-                    # a task and not a scattered value: it is made again when its worker is lost
+                    # a task is computed again if its worker is lost, other than a scattered value
                     key = f"{reduction.name}-shared-{tokenize(reduction)}"
                     self._sent = submit(same, reduction, key=key)
             return submit(task, batch, self._sent, pure=False)
@@ -127,11 +127,11 @@ class Cluster:
         Raises
         ------
         TaskLost
-            If workers died of it, or with it.
+            If workers died while they computed the task.
         ConnectionLost
-            If the scheduler does not have it any more.
+            If the scheduler has forgotten the task.
         TimeoutError
-            If the result was lost, and is not made again yet.
+            If the result was lost, and has not been computed again yet.
         """
         from distributed import CancelledError, KilledWorker
 
@@ -171,7 +171,7 @@ class Cluster:
             )
 
     def cancel(self, futures: list[Any]) -> None:
-        """Leave no task on the cluster."""
+        """Cancel tasks, so that none is left on the cluster."""
         self._sent = None
         if self.ready and futures:
             with contextlib.suppress(OSError):  # a scheduler that is lost holds nothing either
@@ -179,7 +179,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def _require_scheduler(self) -> Iterator[None]:
-        """Turn the errors of a client without a scheduler into one, if it cannot come back."""
+        """Raise ``ClusterError`` or ``ConnectionLost`` for errors of a client without scheduler."""
         try:
             if self._client.status not in ("running", "connecting"):
                 raise OSError(f"the client is {self._client.status}")
@@ -196,7 +196,7 @@ class Cluster:
 
 
 def _worker_timeout() -> float:
-    """Seconds without a worker before a pass is given up."""
+    """Seconds without a worker after which a pass is given up."""
     value = config.get("worker-timeout")
     try:
         seconds = float(parse_timedelta(value))

@@ -30,12 +30,12 @@ from dask_sketch.validation.arrays import require_integer
 
 
 class LazyResult(DaskMethodsMixin):
-    """The result of a reduction that has not been computed: a Dask collection with one result.
+    """Lazy result of a reduction: a Dask collection with one result.
 
-    ``.compute()`` gives the result, ``.persist()`` starts it on a cluster, ``.visualize()`` draws
-    the graph, and ``dask.compute(a, b)`` of two results of one source reads the source once. Only
-    ``.compute()`` can run in batches, which it does above ``sketch.task-limit``; as a collection it
-    is one graph, built when it is first needed.
+    ``.compute()`` returns the result, ``.persist()`` starts the computation on a cluster,
+    ``.visualize()`` draws the graph, and ``dask.compute(a, b)`` of two results of one source reads
+    the source once. Only ``.compute()`` can run in batches, above ``sketch.task-limit`` tasks. As a
+    collection, the result is one graph, which is built when it is first needed.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class LazyResult(DaskMethodsMixin):
         Maximum number of partial results that one task combines, ``>= 2``; the setting
         ``sketch.split-every`` by default.
     chosen
-        Numbers of the chunks to read, one after the other; all of them by default.
+        Numbers of the chunks to read, in ascending order; all chunks by default.
 
     Raises
     ------
@@ -67,7 +67,7 @@ class LazyResult(DaskMethodsMixin):
         self.reduction = reduction
         self.split_every = require_integer("split_every", fan_in, 2)
         self._chosen = chosen
-        self._rebuilt = False  # by persist or optimize: then there is a graph already
+        self._rebuilt = False  # by persist or optimize, so that there is a graph already
 
     @cached_property
     def _inner(self) -> Any:
@@ -79,16 +79,16 @@ class LazyResult(DaskMethodsMixin):
         return self.samples.n_chunks if self._chosen is None else len(self._chosen)
 
     def part(self, chosen: range) -> LazyResult:
-        """The partial result of some chunks, not finalised; ``None`` if they hold no block."""
+        """Lazy partial result of some chunks, not finalised; ``None`` if they have no block."""
         partial = replace(self.reduction, finalize=same)
         return LazyResult(self.samples, partial, self.split_every, chosen)
 
     def compute(self, *, progress: bool | Show = False, **kwargs: Any) -> Any:
         """Compute the result in one pass.
 
-        With more tasks than ``sketch.task-limit`` it runs in batches of ``sketch.batch-tasks``
-        chunks, each a graph of its own, and combines their results here. Sketches have the same
-        bits as in one graph.
+        With more tasks than ``sketch.task-limit``, it runs in batches of ``sketch.batch-tasks``
+        chunks, with one graph for each batch, and combines their results in this process. Sketches
+        have the same bits as in one graph.
 
         Parameters
         ----------
@@ -110,7 +110,7 @@ class LazyResult(DaskMethodsMixin):
         client = None if "scheduler" in kwargs else active_client()
         span = start_pass(self.samples, self.reduction, self.split_every, client)
         if client is not None:
-            # retries go to the client: as an annotation they are lost when the graph is optimised,
+            # retries are an argument of the client: optimising a graph loses annotations,
             # https://github.com/dask/dask/issues/7036
             kwargs.setdefault("retries", config.get("retries"))
         size = batch_chunks(self.n_chunks, self.split_every)
@@ -124,7 +124,7 @@ class LazyResult(DaskMethodsMixin):
         return self.reduction.finalize(total)
 
     def to_delayed(self) -> Delayed:
-        """The result as a Dask Delayed, for instance for ``dask.array.from_delayed``."""
+        """Convert to a Dask Delayed, for instance for ``dask.array.from_delayed``."""
         if self.samples.is_bag:
             part = self._inner.to_delayed()
         else:
@@ -158,8 +158,8 @@ class LazyResult(DaskMethodsMixin):
     def __dask_optimize__(self) -> Any:
         return self._inner.__dask_optimize__
 
-    # threads for bags too: the kernel releases the interpreter lock, and a bag's own default, new
-    # processes, fails in a script without a main guard
+    # threads for bags as well: the kernel releases the interpreter lock, and the default of bags,
+    # new processes, fails in a script without a main guard
     __dask_scheduler__ = staticmethod(dask.threaded.get)
 
     def __dask_postcompute__(self) -> Any:

@@ -1,4 +1,4 @@
-"""Project the memory of sketches of groups, and check that there is room to merge them."""
+"""Project the memory of sketches of groups, and check that they can be merged in it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.labels import union
 
-FAN_IN = 4  # of merges, whose partial results may be as large as the result
-LARGE = 2**22  # bytes of second moments; larger ones are combined FAN_IN at a time
-GROWTH = 2  # factor of the bytes of a group, when it takes longer words for larger sums
+FAN_IN = 4  # of merges with partial results that may be as large as the result
+LARGE = 2**22  # bytes of second moments above which FAN_IN of them are combined at a time
+GROWTH = 2  # factor by which the bytes of a group grow, if larger sums need longer words
 SORTING = 40  # bytes for each row of a chunk: its label, its number and its position when sorted
 REMEDY = (
     "Use fewer frequencies, larger groups (other labels of the same rows), a part of the groups at "
@@ -66,8 +66,8 @@ def group_bytes(feature_map: FeatureMap, *, weighted: bool, with_missing: bool =
     6288
     """
     m, d = feature_map.n_frequencies, feature_map.n_features
-    # moments in words of 8 bytes: one, and two where there are weights; two moments of the features
-    # in two words each, and two bounds; weights, counts and a label
+    # moments in one word of 8 bytes, or two with weights; two moments of the features in two words
+    # each, and two bounds; weights, counts and a label
     held = (32 if weighted else 16) * m + 48 * d + 80
     return held + counter_bytes(feature_map, weighted) if with_missing else held
 
@@ -75,14 +75,14 @@ def group_bytes(feature_map: FeatureMap, *, weighted: bool, with_missing: bool =
 def counter_bytes(feature_map: FeatureMap, weighted: bool) -> int:
     """Bytes of the counters of missing values of one sketch."""
     m, d = feature_map.n_frequencies, feature_map.n_features
-    # a number of each frequency and each pair of features, in words of 8 bytes: one, and two where
-    # there are weights; two moments of the features
+    # a number for each frequency and each pair of features in one word of 8 bytes, or two with
+    # weights; two moments of the features
     return (16 if weighted else 8) * (m + d * (d + 1) // 2) + 16 * d + 16
 
 
 @dataclass(frozen=True)
 class GroupMemory:
-    """Projected bytes of a pass over groups; ``None`` where only the pass can tell.
+    """Projected bytes of a pass over groups; ``None`` if they are unknown before the pass.
 
     Attributes
     ----------
@@ -95,10 +95,11 @@ class GroupMemory:
     result
         Bytes of the sketches of all groups.
     sketching
-        Bytes of one task that sketches, besides its chunk: its result, and the sorted rows.
+        Bytes of one task that sketches, without its chunk: its result, and the sorted rows.
     merging
-        Bytes of merges, for each thread: input and output of one merge with all groups in each, or
-        the thread's part of the results that wait on all levels of the tree, if that is more.
+        Bytes of merges, for each thread: input and output of one merge with all groups in each
+        partial result, or the share of a thread in the results that wait on all levels of the tree,
+        if this is larger.
     client
         Bytes of the process that combines batches.
     """
@@ -115,10 +116,10 @@ class GroupMemory:
 def group_memory(
     samples: Samples, feature_map: FeatureMap, split_every: int, n_threads: int, with_missing: bool
 ) -> GroupMemory | None:
-    """Projected memory for the groups of samples, ``None`` if they have no groups.
+    """Projected memory for the groups of samples; ``None`` if they have no groups.
 
-    An upper bound: as if all groups occurred in every chunk. Where rows are sorted by file or by
-    day it is far less.
+    This is an upper bound, as if all groups occurred in every chunk. If rows are sorted by file or
+    by day, far less memory is needed.
     """
     if samples.groups is None:
         return None
@@ -129,7 +130,7 @@ def group_memory(
     n_levels, width = 1, batch_chunks(samples.n_chunks, split_every) or samples.n_chunks
     while width > split_every:
         n_levels, width = n_levels + 1, -(-width // split_every)
-    # each level waits for the last of its parts; each thread makes one, and merges others
+    # each level waits for the last of its parts; each thread makes one part, and merges others
     waiting = 2 + -(-(split_every - 1) * n_levels // n_threads)
     return GroupMemory(
         dim=samples.groups.dim,
@@ -138,12 +139,12 @@ def group_memory(
         result=result,
         sketching=min(n_groups or 0, rows) * each + SORTING * rows,
         merging=max(split_every + 1, waiting) * (result or 0),
-        client=None if result is None else 3 * result,  # a sum, what comes next, and the new sum
+        client=None if result is None else 3 * result,  # the sum, the next result, the new sum
     )
 
 
 def require_room(parts: list[SketchGroup]) -> None:
-    """Raise unless a thread has room to merge groups.
+    """Raise if a thread has too little memory to merge groups.
 
     Raises
     ------

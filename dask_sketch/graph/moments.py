@@ -16,13 +16,20 @@ from dask_sketch.graph.compute import active_client, compute_together
 from dask_sketch.graph.lazy import LazyResult
 from dask_sketch.graph.memory import FAN_IN, LARGE, moment_fan_in
 from dask_sketch.graph.plan import require_chunks_fit
-from dask_sketch.graph.reduction import Reduction
+from dask_sketch.graph.reduction import Reduction, no_samples
 from dask_sketch.sketching.arguments import checked_chunk, require_nan_policy
 from dask_sketch.sketching.merge import merge
 from dask_sketch.sketching.moment_grid import MAX_FEATURES, MomentGrid, moment_bytes
 from dask_sketch.sketching.partial_moments import partial_moments
 from dask_sketch.sketching.second_moments import SecondMoments
-from dask_sketch.sources.open import blocks_together, is_stream, open_samples, require_options
+from dask_sketch.sources.open import (
+    block_in_memory,
+    blocks_together,
+    is_stream,
+    open_samples,
+    require_options,
+    streams_beside,
+)
 from dask_sketch.sources.samples import Samples, target_bytes
 from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.device import on_host
@@ -53,9 +60,9 @@ def second_moments(
 ) -> Any:
     """Compute the second moments of the data in one pass, for principal components.
 
-    They are exact integers, which can be added, subtracted and stored, and are the same for every
-    chunking, order of the samples and number of workers. :class:`SketchPCA` computes and decodes
-    them, and takes them in place of samples.
+    Second moments are sums of exact integers. They can be added, subtracted and stored, and are the
+    same for every chunking, order of the samples and number of workers. :class:`SketchPCA` computes
+    and decodes them, and takes them in place of samples.
 
     Parameters
     ----------
@@ -72,9 +79,9 @@ def second_moments(
         eight columns for each component (Tropp et al. 2017). By default all second moments, of up
         to 5,000 features.
     like
-        Second moments to which these will be added, or their grid, such as that of ``design(x,
-        task="pca")``. By default the grid of center and units is computed from rows of the first
-        chunk, which is read at once.
+        Second moments to which the new ones will be added, or a grid, such as the result of
+        ``design(x, task="pca")``. By default the grid of center and units is computed from rows of
+        the first chunk, which is read at once.
     seed
         Seed of the test matrix, ``>= 0``.
     nan_policy
@@ -86,14 +93,15 @@ def second_moments(
         Maximum number of partial results that one task combines, ``>= 2``; the setting
         ``sketch.split-every`` by default, and 4 where they are larger than 4 MiB.
     options
-        Keyword arguments of :func:`open_samples`, such as ``groups``: there are then second moments
-        of each group, which are held in memory together.
+        Keyword arguments of :func:`open_samples`. With ``groups``, the result has the second
+        moments of each group, which are in memory together.
 
     Returns
     -------
     moments
-        :class:`SecondMoments`; with groups a dictionary of them by label. For lazy input a Dask
-        collection, :class:`dask_sketch.graph.LazyResult`, whose ``.compute()`` gives them.
+        :class:`SecondMoments`, or with groups a dictionary of second moments by label. For lazy
+        input a Dask collection, :class:`dask_sketch.graph.LazyResult`, whose ``.compute()`` returns
+        these.
 
     Raises
     ------
@@ -104,7 +112,7 @@ def second_moments(
     Warns
     -----
     UserWarning
-        If chunks are far smaller than the second moments that each of them makes.
+        If chunks are far smaller than the second moments of each chunk.
 
     Examples
     --------
@@ -194,7 +202,7 @@ def _or_empty(found: SecondMoments | None, grid: MomentGrid) -> SecondMoments:
 def _require_partition_fits(
     samples: Samples, split_every: int, client: Client | None, *, part_bytes: int
 ) -> None:
-    """Raise PlanError if a chunk does not fit by itself: partitions are not merged in a tree."""
+    """Raise PlanError if a chunk does not fit; partitions are not merged in a tree."""
     require_chunks_fit(samples, 1, client, part_bytes=part_bytes)
 
 
@@ -208,24 +216,12 @@ def _of_stream(
     split_every: int | None,
     options: dict[str, Any],
 ) -> SecondMoments:
-    """Second moments of blocks one after the other; the first usable rows give the grid."""
-    streams = {"weights": weights} if is_stream(weights) else {}
-    if not (weights is None or streams or isinstance(weights, str)):
-        raise InputError(
-            f"weights of type {type(weights).__name__}: x is a stream of blocks; give the name of "
-            "a column, or a stream of the weights of each block.",
-            parameter="weights",
-        )
+    """Add the second moments of blocks, one after the other; the first block gives the grid."""
+    streams = streams_beside({"weights": weights})
     total = None if like is None else SecondMoments.empty(_given_grid(like, n_columns, nan_policy))
     for number, (block, *values) in enumerate(blocks_together(x, streams)):
         samples = open_samples(block, weights=values[0] if values else weights, **options)
-        if samples.lazy:
-            raise InputError(
-                f"x is a stream, and its block {number} of type {type(block).__name__} is lazy: "
-                "give blocks in memory, or one lazy input in place of the stream.",
-                parameter="x",
-            )
-        samples = replace(samples, label=f"block {number} of the stream")
+        samples = block_in_memory(samples, block, number)
         if samples.n_samples == 0:
             continue
         if total is None:
@@ -261,9 +257,9 @@ def _given_grid(like: Any, n_columns: int | None, nan_policy: str) -> MomentGrid
 def _first_grid(
     samples: Samples, n_columns: int | None, seed: int, nan_policy: str
 ) -> tuple[MomentGrid, SecondMoments | None]:
-    """Grid of the first rows, and the moments of the first chunk where they need not be read again.
+    """Grid of the first rows; also moments of the first chunk, if it need not be read again.
 
-    Further chunks are read if the rows of the first ones are few, or all the same.
+    Further chunks are read if the first chunks have few rows, or only equal rows.
     """
     names = samples.feature_names
     chunk = partial(
@@ -298,7 +294,7 @@ def _first_grid(
 
 
 def _varies(rows: Any) -> bool:
-    """Whether a feature has two values in some rows."""
+    """Whether any feature has two different values."""
     given = np.isfinite(rows)
     high = np.where(given, rows, -np.inf).max(axis=0)
     return bool((high > np.where(given, rows, np.inf).min(axis=0)).any())
@@ -328,7 +324,7 @@ def _first_of_chunk(
 
 
 def _joined(parts: list[Any]) -> tuple[Any, SecondMoments | None]:
-    """Rows of the blocks of a partition, whose moments have different grids."""
+    """Join the rows of the blocks of a partition; their moments have different grids."""
     return parts[0] if len(parts) == 1 else (np.concatenate([rows for rows, _ in parts]), None)
 
 
@@ -343,7 +339,7 @@ def _require_columns(n_features: int, n_columns: int | None) -> None:
 
 
 def in_larger_chunks(samples: Samples, n_bytes: int, x: Any, **options: Any) -> Samples:
-    """Open samples again in chunks of twice the size of their moments, where that is larger.
+    """Open samples again in chunks of twice the size of their moments, if these are larger.
 
     Parameters
     ----------
@@ -434,8 +430,5 @@ def _finished(
         found = first if found is None else merge([first, found])
     if found is None or not found.total_weight > 0:
         count, omitted = (0, 0) if found is None else (found.count, found.omitted)
-        raise InputError(
-            f"{label} gave no samples: it has {count:,} rows of weight zero, and {omitted:,} with "
-            "NaN or infinite values. Check the input and its weights."
-        )
+        raise no_samples(label, count, omitted)
     return found

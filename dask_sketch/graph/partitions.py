@@ -1,4 +1,4 @@
-"""Compute a reduction of each chunk by itself, in passes that survive failures."""
+"""Compute a separate result for each chunk, in passes that survive failures."""
 
 from __future__ import annotations
 
@@ -56,34 +56,34 @@ def sketch_partitions(
     in_flight: int | None = None,
     progress: bool = False,
 ) -> Generator[tuple[int, Sketch | SecondMoments | ChunkError], None, None]:
-    """Sketch each chunk by itself, eq. (13), on the active client or on local threads.
+    """Sketch each chunk separately, eq. (13), on the active client or on local threads.
 
     Parameters
     ----------
     samples
         Samples from :func:`open_samples`.
     chosen
-        Numbers of chunks, each once: in the range of ``samples.n_chunks``.
+        Different numbers of chunks, from 0 to ``samples.n_chunks - 1``.
     feature_map
         Feature map to average, or grid of the second moments of each chunk.
     nan_policy
         Treatment of rows that are not finite, see :func:`sketch`.
     sampling
-        Choice of random rows of each chunk, which its sketch carries; none by default. The rows
-        are chosen by the identity of the chunk and by their positions in it.
+        Choice of the random rows that the sketch of each chunk carries; none by default. The rows
+        are chosen by the identity of the chunk and by their positions in the chunk.
     identities, attempts, backoff, in_flight, progress
         Arguments of :func:`stream`.
 
     Yields
     ------
     number, result
-        Sketch or second moments of a chunk, empty if it has no rows; or the error with which it
-        was given up.
+        Number of a chunk, and its sketch or second moments, empty if it has no rows; or the error
+        with which it was given up.
 
     Raises
     ------
     InputError
-        If an argument is out of range, or the samples are held by a cluster.
+        If an argument is out of range, or the samples are in the memory of a cluster.
     PlanError
         If the largest chunk cannot fit in the memory of a thread.
     ArtifactError
@@ -138,54 +138,54 @@ def stream(
     in_flight: int | None = None,
     progress: bool = False,
 ) -> Generator[tuple[int, Any], None, None]:
-    """Compute a reduction of each chunk by itself, on the active client or on local threads.
+    """Compute a separate result for each chunk, on the active client or on local threads.
 
-    Each chunk is read and reduced within one task, and many small chunks by one task after each
-    other. A result leaves the cluster as soon as it is yielded, and is then safe from failures of
-    the cluster. Workers may be killed, restarted and replaced meanwhile: results that they had not
-    delivered are computed again.
+    Each chunk is read and reduced within one task; a task may have many small chunks. A result
+    leaves the cluster as soon as it is yielded, and is then safe from failures of the cluster.
+    Workers may be killed, restarted and replaced meanwhile: results that they had not delivered are
+    computed again.
 
     Parameters
     ----------
     samples
         Samples from :func:`open_samples`.
     reduction
-        Computation, of which ``finalize`` is applied to the partial result of each chunk.
+        Computation; its ``finalize`` is applied to the partial result of each chunk.
     chosen
-        Numbers of chunks, each once: in the range of ``samples.n_chunks``.
+        Different numbers of chunks, from 0 to ``samples.n_chunks - 1``.
     result_bytes
         Approximate bytes of the result of one chunk.
     identities
-        Numbers that identify each chunk, for a reduction that uses them, by the number of the
-        chunk; that number alone by default.
+        Numbers that identify each chunk, by the number of the chunk, for a reduction that uses
+        them; by default the number of the chunk.
     attempts
-        Number of times that a chunk is read before it counts as unreadable, ``>= 1``. Chunks with
+        Number of attempts to read a chunk before it counts as unreadable, ``>= 1``. Chunks with
         refused values are not read again.
     backoff
-        Seconds before the second try, ``>= 0``; twice as long before each further one. The client
-        waits, and no thread of a worker.
+        Seconds before the second attempt, ``>= 0``, which double before each further attempt. The
+        client waits, and no thread of a worker.
     in_flight
-        Maximum number of chunks at a time that are sent, computed and not yet yielded, or to be
-        tried again; ``>= 1``. Enough for four tasks of each thread by default.
+        Maximum number of chunks that are sent, computed and not yet yielded, or waiting for another
+        attempt, ``>= 1``. The default is enough for four tasks of each thread.
     progress
         Whether to show a bar, in a notebook or on the standard error stream.
 
     Yields
     ------
     number, result
-        Result of a chunk, or the :class:`ChunkError` with which it was given up, in the order in
-        which they are done. An iterator that is not exhausted should be closed: no task is then
-        left on the cluster.
+        Number of a chunk, and its result or the :class:`ChunkError` with which it was given up, in
+        the order of completion. Close an iterator that is not exhausted, so that no task is left on
+        the cluster.
 
     Raises
     ------
     InputError
-        If an argument is out of range, or the samples are held by a cluster.
+        If an argument is out of range, or the samples are in the memory of a cluster.
     PlanError
         If the largest chunk cannot fit in the memory of a thread.
     ClusterError
-        If the scheduler is lost, or no worker comes for the time of ``sketch.worker-timeout``.
-        Results that were yielded before are whole; the other chunks can be computed on another
+        If the scheduler is lost, or there is no worker for the time of ``sketch.worker-timeout``.
+        Results that were yielded before are complete; the other chunks can be computed on another
         cluster.
     """
     _require_arguments(samples, chosen, attempts, backoff, in_flight)
@@ -199,7 +199,7 @@ def stream(
 
 
 def _batch_length(samples: Samples, result_bytes: int) -> int:
-    """Number of chunks of one task, for the task to be worth its scheduling."""
+    """Number of chunks of one task, such that a task takes longer than its scheduling."""
     if not samples.bytes_read:
         return 1
     by_size = SMALL_TASK * samples.n_chunks // samples.bytes_read
@@ -224,7 +224,7 @@ def _require_arguments(
 
 
 def _require_standalone(samples: Samples) -> None:
-    """Raise for input that a cluster holds: the graph of a chunk must depend on nothing else."""
+    """Raise for input in the memory of a cluster: graphs of chunks must be independent."""
     if "distributed" not in sys.modules:  # then nobody can have persisted anything
         return
     from distributed import futures_of
@@ -235,14 +235,14 @@ def _require_standalone(samples: Samples) -> None:
         # layers of another type describe how tasks are made, and hold none
         if any(futures_of(dict(layer)) for layer in layers if isinstance(layer, MaterializedLayer)):
             raise InputError(
-                f"{samples.label} is held by a cluster, and can be lost with it: give what "
-                "persist() was called on."
+                f"{samples.label} is held by a cluster, and can be lost with it: give the "
+                "collection that persist() was called on."
             )
 
 
-# The tasks on a worker: reduce some chunks, and keep their errors apart.
+# Tasks on a worker, which reduce some chunks and return errors by chunk.
 
-FATAL = (ArtifactError, DeviceError)  # errors of the worker and not of its data: they end the pass
+FATAL = (ArtifactError, DeviceError)  # errors of the worker, not of its data, which end the pass
 
 
 @dataclass(frozen=True)
@@ -265,7 +265,7 @@ class ChunkFailure:
 class ChunkBatch:
     """Chunks that one task reduces, one after the other.
 
-    An object, which Dask passes on as it is; a list of graphs would be mistaken for tasks.
+    Dask passes on an object unchanged, while it would take a list of graphs for tasks.
 
     Attributes
     ----------
@@ -283,17 +283,17 @@ class ChunkBatch:
 
 
 def reduce_batch(batch: ChunkBatch, reduction: Reduction) -> list[Any]:
-    """Reduce the chunks of a batch; an error of one chunk is its result, not that of the others.
+    """Reduce the chunks of a batch; an error of one chunk is the result of this chunk.
 
-    Errors of the data are not raised: a worker would log a traceback for every chunk and every try,
-    and a scheduler knows no pauses between tries.
+    Errors of the data are not raised: a worker would log a traceback for every chunk and every
+    attempt, and schedulers have no pauses between attempts.
 
     Raises
     ------
     ArtifactError
         If this process draws other frequencies than the map states; before data is read.
     """
-    reduction.prepare_worker()  # it may have joined after the pass began
+    reduction.prepare_worker()  # this worker may have joined after the pass began
     return [_reduce_chunk(chunk, batch.label, reduction) for chunk in batch.chunks]
 
 
@@ -320,7 +320,7 @@ def _read(chunk: ChunkGraph, label: str) -> Iterator[tuple[Block, str]]:
         for block, name in chunk.blocks():
             yield block._replace(number=chunk.identity, row=row), name
             row += math.prod(block.rows.shape[:-1])
-    except ChunkError as error:  # from a reader, which has named its object
+    except ChunkError as error:  # from a reader, which named its object
         raise _Unreadable(str(error)) from error
     except InputError:  # the data are not samples
         raise
@@ -330,11 +330,11 @@ def _read(chunk: ChunkGraph, label: str) -> Iterator[tuple[Block, str]]:
         ) from error
 
 
-# The process that sends the tasks.
+# Process that sends the tasks.
 
 
 class _Stream:
-    """One pass: chunks that are under way, to be tried again, and left."""
+    """One pass, with the chunks that are under way, to be tried again, and not begun."""
 
     def __init__(
         self,
@@ -386,7 +386,7 @@ class _Stream:
             self._executor.cancel(list(self._sent))
 
     def _begin(self, length: int, in_flight: int | None) -> None:
-        """Make batches of the chunks that are left, up to the limit, and of those due again."""
+        """Make batches of the next chunks, up to the limit, and of chunks to be tried again."""
         now = time.monotonic()
         while self._later and self._later[0][0] <= now:
             self._ready.append(self._batch(heapq.heappop(self._later)[2]))
@@ -417,7 +417,7 @@ class _Stream:
         return ChunkBatch(chunks, self._label)
 
     def _receive(self) -> Iterator[tuple[int, Any]]:
-        """Results of the next task that ends; none if there is something else to do first."""
+        """Yield results of the next task that ends; nothing if something else is due first."""
         pause = WAIT_SECONDS
         if self._later:
             pause = min(max(self._later[0][0] - time.monotonic(), 0), WAIT_SECONDS)
@@ -456,7 +456,7 @@ class _Stream:
         return ChunkError(failure.message + tried)
 
     def _suspect(self, batch: ChunkBatch, error: TaskLost) -> list[ChunkFailure]:
-        """Find the chunk of which workers died: all tasks on them are lost with them."""
+        """Search a batch for the chunk that killed workers, whose other tasks were lost as well."""
         if len(batch.chunks) > 1:
             self._ready.extend(self._batch(chunk) for chunk in batch.chunks)
             return []
@@ -466,13 +466,13 @@ class _Stream:
             return []
         message = (
             f"chunk {batch.chunks[0].number} of {self._label}: workers died while they computed "
-            f"it, and nothing else ({error}). Most often that is memory: use fewer threads per "
-            "worker, more memory, or store the data in smaller chunks."
+            f"it, and nothing else ({error}), most often for lack of memory. Use fewer threads "
+            "per worker, more memory, or store the data in smaller chunks."
         )
         return [ChunkFailure(message, retry=False)]
 
     def _send_again(self) -> None:
-        """Send the tasks again that a scheduler has lost."""
+        """Send tasks again that a scheduler has lost."""
         self._losses += 1
         if self._losses > self._attempts:
             raise ClusterError(
@@ -489,7 +489,7 @@ def _graphs(
     reduction: Reduction,
     identities: Mapping[int, tuple[int, ...]] | None,
 ) -> Iterator[ChunkGraph]:
-    """Graphs of the chosen chunks, built in pages: far cheaper than one by one."""
+    """Graphs of the chosen chunks, built in pages, which is far cheaper than one by one."""
     size, start = FIRST_PAGE, 0
     while start < len(chosen):
         stop = min(start + size, bisect_left(chosen, chosen[start] + MAX_GAP))

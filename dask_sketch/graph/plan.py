@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Plan:
-    """The cost of one pass.
+    """Cost of one pass.
 
     Attributes
     ----------
@@ -58,11 +58,12 @@ class Plan:
     passes
         Number of times that the data is read: 1.
     n_samples
-        Number of rows, ``None`` if only the pass can tell.
+        Number of rows; ``None`` if it is unknown before the pass.
     n_chunks, n_merges, n_tasks
         Number of tasks that read and sketch, of tasks that merge, and their sum.
     n_batches
-        Number of graphs, computed one after the other: more than one above ``sketch.task-limit``.
+        Number of graphs, computed one after the other; above 1 for more tasks than
+        ``sketch.task-limit``.
     n_frequencies
         Number of frequencies of the feature map; 0 for second moments.
     bytes_read
@@ -75,7 +76,7 @@ class Plan:
         Bytes that a thread may use: memory of a worker over its threads, times the setting
         ``sketch.memory-share``.
     sketch_bytes
-        Bytes of the result, ``None`` where only the pass can tell how many groups there are.
+        Bytes of the result; ``None`` if the number of groups is unknown before the pass.
     n_threads
         Number of threads available.
     warnings
@@ -85,10 +86,10 @@ class Plan:
     groups
         Name of the labels of groups, if there is a sketch for each.
     n_groups
-        Maximum number of groups; ``None`` where only the pass can tell.
+        Maximum number of groups; ``None`` if it is unknown before the pass.
     client_memory, client_available
-        Projected bytes that the client needs for the result, ``None`` if unknown, and bytes that it
-        has.
+        Projected bytes that the client needs for the result, ``None`` if unknown; and bytes that
+        the client has.
     """
 
     source: str
@@ -115,13 +116,13 @@ class Plan:
     def estimate(
         self, n_cores: int | None = None, *, bandwidth: str | float | None = None
     ) -> Estimate:
-        """Time of the pass, and its bottleneck.
+        """Estimate the time of the pass, and its bottleneck.
 
         Parameters
         ----------
         n_cores
-            Number of threads, each as fast as the measured ones; all available threads by default.
-            A cluster that was not measured is assumed to need a millisecond for each task.
+            Number of threads, each as fast as the measured threads; all available threads by
+            default. A cluster that was not measured is assumed to need a millisecond for each task.
         bandwidth
             Bytes per second that the store gives to all readers together, as a number or as text
             such as ``"1GB"``; by default readers do not slow each other down.
@@ -129,9 +130,9 @@ class Plan:
         Returns
         -------
         estimate
-            Time of batches that follow each other without a pause, without starting and decoding.
-            It is extrapolated from one second of measurement: within a factor of two on an idle
-            machine, and worse on a busy one.
+            Time of batches that follow each other without a pause, excluding start and decoding.
+            It is extrapolated from one second of measurement, with an error of up to a factor of
+            two on an idle machine, and more on a busy one.
 
         Raises
         ------
@@ -262,17 +263,17 @@ def plan(
     x, feature_map, weights, groups, split_every, nan_policy, sample, options
         Arguments of :func:`sketch`.
     memory_per_thread
-        Bytes of memory for each thread, as a number or as text such as ``"2GB"``; by default that
-        of the smallest worker of the active client, or the free memory of this machine, divided by
-        the number of threads.
+        Bytes of memory for each thread, as a number or as text such as ``"2GB"``; by default the
+        memory of the smallest worker of the active client, or the free memory of this machine,
+        divided by the number of threads.
     calibrate
         Whether to measure for a few seconds, on the active client or on the threads of this
-        process, to estimate the time: a few chunks are read, random rows are sketched.
+        process, for an estimate of the time: a few chunks are read, and random rows are sketched.
 
     Returns
     -------
     plan
-        :class:`Plan`, which prints as a table.
+        Plan, which prints as a table.
 
     Raises
     ------
@@ -341,7 +342,7 @@ def open_input(
     x, feature_map, split_every
         Arguments of :func:`sketch`.
     options
-        Further keyword arguments of that function, which must be those of :func:`open_samples`.
+        Further keyword arguments of the function, which must be arguments of :func:`open_samples`.
     beside
         Weights and groups.
 
@@ -398,7 +399,7 @@ def require_fit(
 
 
 def chunk_memory(samples: Samples, split_every: int, part_bytes: int) -> int | None:
-    """Projected peak of one thread in bytes; None where the sizes of chunks are unknown.
+    """Projected peak of one thread in bytes; None if the sizes of chunks are unknown.
 
     Parameters
     ----------
@@ -455,7 +456,7 @@ def make_plan(
     sample: int | None = None,
     nan_policy: str = "raise",
 ) -> Plan:
-    """The plan of a pass, also of one that cannot fit; see :func:`plan`."""
+    """Plan a pass, even if it cannot fit in memory; see :func:`plan`."""
     memory, n_threads = resources(client)
     weighted = samples.is_weighted
     with_missing = nan_policy == "available"
@@ -469,7 +470,7 @@ def make_plan(
         if with_missing:
             one_sketch += counter_bytes(feature_map, weighted=True)
         rows = _sample_bytes(samples, feature_map, sample)
-        # where the number of samples is known, partial samples have twice as many rows in all
+        # if the number of samples is known, all partial samples together have twice as many rows
         held = 3 * rows if samples.n_samples and not weighted else (split_every + 1) * rows
         per_thread = _thread_memory(samples, feature_map, split_every, one_sketch, grouped, held)
     n_chunks = samples.n_chunks

@@ -13,7 +13,7 @@ from dask_sketch.display.progress import Show, progress_bar
 from dask_sketch.errors import InputError
 from dask_sketch.graph.lazy import LazyResult
 from dask_sketch.graph.plan import require_chunks_fit
-from dask_sketch.graph.reduction import Reduction
+from dask_sketch.graph.reduction import Reduction, no_samples
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.model import Polishing
@@ -54,12 +54,12 @@ def polish(
     """Move a model towards maximum likelihood, with further passes over the samples.
 
     Each pass is one step of expectation-maximisation for a mixture (Dempster et al. 1977), or of
-    Lloyd's algorithm for centroids. No step makes the model worse on the samples. It runs on the
-    active Dask client, or on threads. The sums of a pass are exact, so that the result has the same
-    bits for every chunking, order of the samples and number of workers.
+    Lloyd's algorithm for centroids. No step makes the model worse on the samples. The pass runs on
+    the active Dask client, or on threads. The sums of a pass are exact, so that the result has the
+    same bits for any chunks, order of the samples and number of workers.
 
     A mixture that was decoded with one variance for each component, or with known variances, keeps
-    that shape, and covariance matrices stay those of one ``covariance_type``. Components without
+    this restriction, and covariance matrices keep their ``covariance_type``. Components without
     samples keep their parameters, with zero weight.
 
     Parameters
@@ -77,8 +77,8 @@ def polish(
         Smallest variance of a component of a mixture in each feature, as a fraction of the mean
         variance of the components, in [0, 1]. Smaller variances of ``model`` may stay.
     tolerance
-        Gain of a pass at which ``"until converged"`` stops, in nats for each sample; for centroids,
-        as a fraction of the mean squared error.
+        Gain of a pass below which ``"until converged"`` stops, ``>= 0``, in nats for each sample;
+        for centroids, as a fraction of the mean squared error.
     nan_policy
         Treatment of rows with NaN or infinite values: ``"raise"`` stops and names the row,
         ``"omit"`` leaves such rows out and counts them.
@@ -93,8 +93,8 @@ def polish(
     Returns
     -------
     model
-        Polished model of the same class, computed, also for lazy input. Its attribute
-        ``polishing`` has the log-likelihood or the mean squared error before the step of each pass.
+        Polished model of the same class; it is computed at once, also for lazy input. Its attribute
+        ``polishing`` has the log-likelihood, or the mean squared error, before each step.
 
     Raises
     ------
@@ -204,7 +204,8 @@ def _require_arguments(model: Any, passes: Any, variance_floor: Any, tolerance: 
 def _smallest_variances(model: GaussianMixture | Centroids, variance_floor: float) -> Any:
     """Lower bounds of the variances in all passes.
 
-    They are at most those of the model, so that it fulfils them and its likelihood cannot fall.
+    They are at most the variances of the model. So the model satisfies them, and its likelihood
+    cannot fall.
     """
     if isinstance(model, Centroids):
         return 0.0
@@ -218,7 +219,7 @@ def _gain(model: GaussianMixture | Centroids, before: float, after: float) -> fl
 
 
 def _part_of(show: Show, n_passes: int, trace: list[float]) -> Show:
-    """Show the tasks of the next pass as a part of those of all passes."""
+    """Show the tasks of the next pass as a part of the tasks of all passes."""
     before = len(trace)
     reached = f", {trace[-1]:.6g} so far" if trace else ""
 
@@ -260,10 +261,6 @@ def _statistics_of_chunk(
 
 def _require_samples(found: ExpectationStatistics | None, label: str) -> ExpectationStatistics:
     if found is None or not found.sums.any():
-        omitted = 0 if found is None else found.omitted
-        count = 0 if found is None else found.count
-        raise InputError(
-            f"{label} gave no samples: it has {count:,} rows of weight zero, and {omitted:,} with "
-            "NaN or infinite values. Check the input and its weights."
-        )
+        count, omitted = (0, 0) if found is None else (found.count, found.omitted)
+        raise no_samples(label, count, omitted)
     return found

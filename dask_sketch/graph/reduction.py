@@ -1,4 +1,4 @@
-"""Declare computations over all samples: what is done with each chunk, and how results combine."""
+"""Declare computations over all samples: functions of a chunk and of partial results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from dask_sketch.errors import ArtifactError
+from dask_sketch.errors import ArtifactError, InputError
 from dask_sketch.features.kernels.llvm_vectors import SOURCE_MARK
 from dask_sketch.sources.bag import Block
 
@@ -19,17 +19,33 @@ Combine = Callable[[list[Any]], Any]
 
 
 def same(value: Any) -> Any:
-    """The argument itself."""
+    """Return the argument itself."""
     return value
+
+
+def no_samples(label: str, count: int, omitted: int) -> InputError:
+    """Error for a pass without samples of positive weight.
+
+    Parameters
+    ----------
+    label
+        Name of the input.
+    count, omitted
+        Number of rows of weight zero, and number of omitted rows.
+    """
+    return InputError(
+        f"{label} gave no samples: it has {count:,} rows of weight zero, and {omitted:,} with NaN "
+        "or infinite values. Check the input and its weights."
+    )
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """A computation over all samples: applied to each chunk, combined in a tree, finished once.
+    """Computation over all samples: applied to each chunk, combined in a tree, finished once.
 
     One declaration serves all passes over the data: :class:`dask_sketch.graph.lazy.LazyResult`
-    combines the chunks into one result, :func:`dask_sketch.graph.partitions.stream` gives the
-    result of each chunk by itself. All functions must be picklable: functions of a module, or
+    combines the chunks into one result, and :func:`dask_sketch.graph.partitions.stream` gives a
+    result for each chunk. All functions must be picklable: functions of a module, or
     ``functools.partial`` of them with their constants.
 
     Parameters
@@ -39,19 +55,19 @@ class Reduction:
     chunk
         Function of one block of rows, called on a worker as ``chunk(rows, weights, label)``, and
         with the labels of the rows as ``groups`` if ``uses_groups``. It returns a partial result.
-        Where its constants are large, the function is sent to each worker once.
+        If its constants are large, the function is sent to each worker once.
     combine
-        Function of a list of partial results, not empty, that returns one.
+        Function of a list of one or more partial results that returns one partial result.
     finalize
-        Function that makes the result of the combined partial result, or of ``None`` where there
-        was no block of rows. It is called once, by the client.
+        Function from the combined partial result, or ``None`` if there was no block of rows, to the
+        result. It is called once, by the client.
     prepare
         Function that is called on every worker before data is read, for instance to compile.
     uses_groups
         Whether ``chunk`` takes the labels of groups.
     uses_numbers
         Whether ``chunk`` takes the number of the chunk, a tuple, as ``number``, and the number of
-        its first row as ``row``. Where each chunk has a result by itself, the number may be another
+        its first row as ``row``. If each chunk has its own result, the number may be another
         identity of the chunk.
     require_fit
         Function that raises if the computation cannot fit in memory, called before anything else as
@@ -133,7 +149,7 @@ def reduce_blocks(
     Parameters
     ----------
     blocks
-        Blocks of rows, each with its name for messages. One of them is held at a time.
+        Blocks of rows, each with its name for messages. One block is in memory at a time.
     chunk, combine
         Functions of a :class:`Reduction`.
     """

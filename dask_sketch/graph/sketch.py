@@ -36,7 +36,13 @@ from dask_sketch.sketching.partial import (
 )
 from dask_sketch.sketching.row_sample import Sampling, sample_size
 from dask_sketch.sketching.sketch import Sketch
-from dask_sketch.sources.open import blocks_together, is_stream, require_options
+from dask_sketch.sources.open import (
+    block_in_memory,
+    blocks_together,
+    is_stream,
+    require_options,
+    streams_beside,
+)
 from dask_sketch.sources.samples import Positions, Samples
 
 
@@ -56,8 +62,8 @@ def sketch(
     """Compute the sketch of the data in one pass (Keriven et al. 2018, eq. 13 and section 2.7).
 
     Each chunk is read, checked, mapped to random Fourier features and summed by one task, in blocks
-    of rows; the partial sketches are merged in a tree whose shape is fixed by the chunks, so that
-    the result has the same bits however often workers are lost.
+    of rows. The partial sketches are merged in a tree. Sums are exact, so that the result has the
+    same bits for any chunks, and however often workers are lost.
 
     Parameters
     ----------
@@ -74,37 +80,36 @@ def sketch(
         Non-negative weight of each sample; an array-like or a name, see :func:`open_samples`. For a
         stream a name, or a stream of the weights of each block.
     groups
-        Label of the group of each sample, in the same forms as the weights. There is then one
-        sketch for each group, with the sums of a pass over its samples alone, and without random
-        rows: ``sample`` is refused. Sketch a group by itself if it needs rows.
+        Label of the group of each sample, in the same forms as the weights. The result is then one
+        sketch for each group, with the sums of a pass over the samples of this group alone. These
+        sketches have no random rows: ``sample`` is refused. Sketch a group separately if it needs
+        rows.
     split_every
-        Maximum number of partial sketches that one task merges, ``>= 2``; the setting
-        ``sketch.split-every`` (16) by default, and for groups, whose partial sketches are large, 4.
+        Maximum number of partial sketches that one task merges, ``>= 2``; by default the setting
+        ``sketch.split-every`` (16), and 4 for groups, whose partial sketches are large.
     nan_policy
         Treatment of rows with NaN or infinite values: ``"raise"`` stops and names the row,
         ``"omit"`` leaves such rows out and counts them. ``"available"`` treats such values as
-        missing: each frequency is summed over the rows that observe all features it uses, at most
-        four with ``distribution="sparse-sums"``, and its mean is over these rows. This is valid
-        where values are missing completely at random, independently of all values; otherwise the
-        sketch is biased (:func:`diagnose` looks for signs of this). Random rows are chosen among
-        complete rows only, and rows without any finite value, or without a group, are omitted and
-        counted. It is not available on a GPU.
+        missing: each frequency is averaged over the rows that observe all features it uses, at most
+        four with ``distribution="sparse-sums"``. This is valid if values are missing completely at
+        random, independently of all values; otherwise the sketch is biased (:func:`diagnose` looks
+        for signs of this). Random rows are chosen among complete rows only. Rows without any finite
+        value, or without a group, are omitted and counted. This policy is not available on a GPU.
     device
         Device of the computation. With ``"cuda"`` every task copies its chunk to the GPU of its
-        worker and sketches it there. When not given, chunks are sketched where they are stored, so
-        that a Dask array of CuPy blocks needs nothing. Sketches and merges are on the host in any
-        case.
+        worker and sketches it there. By default, chunks are sketched where they are stored, such as
+        the CuPy blocks of a Dask array on a GPU. Sketches and merges are always on the host.
     sample
         Maximum number of random rows that the sketch carries beside the sums, for :func:`calibrate`
         and :func:`decode`; they make fits to real data as good as maximum likelihood on all rows.
-        True, the default without groups, chooses 20,000, or as many as take 16 MiB. Give False or 0
-        for rows that must not be kept, and for sketches that are given to others: the sketch then
-        holds sums only.
+        True, the default without groups, chooses 20,000 rows, or fewer if they would take more than
+        16 MiB. Give False or 0 if rows must not be kept, or if the sketch is given to others: the
+        sketch then has sums only.
     position
-        Position of the first row, ``>= 0``. The random rows are chosen by their positions: parts of
-        the data whose sketches will be added, such as those of two days, need different positions
-        for their rows to be chosen independently. Give the number of rows before the part. The sums
-        do not depend on it.
+        Position of the first row, ``>= 0``. The random rows are chosen by their positions. Parts of
+        the data whose sketches will be added, such as two days, need different positions, so that
+        their rows are chosen independently. Give the number of rows before the part. The sums do
+        not depend on it.
     options
         Keyword arguments of :func:`open_samples`.
 
@@ -169,7 +174,7 @@ def sketch(
 
 
 def _require_no_rows(device: Any, sample: Any, position: Any) -> None:
-    """Refuse arguments that have no meaning for second moments."""
+    """Raise for arguments that have no meaning for second moments."""
     given = {"device": device, "sample": sample or None, "position": position or None}
     for name, value in given.items():
         if value is not None:
@@ -207,8 +212,7 @@ def _pass(
         )
     lazy = LazyResult(samples, reduction, fan_in)
     if device is None and reduction.prepare is not None:
-        # compiled while the graph is built: local threads and workers of this machine find it
-        # cached
+        # compile while the graph is built: local threads and workers find the code in the cache
         reduction.prepare()
     return lazy
 
@@ -238,14 +242,7 @@ def _sketch_stream(
     pass_over
         Function that sketches the opened samples of one block.
     """
-    streams = {key: value for key, value in beside.items() if is_stream(value)}
-    for key, value in beside.items():
-        if not (value is None or key in streams or isinstance(value, str)):
-            raise InputError(
-                f"{key} of type {type(value).__name__}: x is a stream of blocks; give the name of "
-                f"a column, or a stream of the {key} of each block.",
-                parameter=key,
-            )
+    streams = streams_beside(beside)
     total = None
     for number, (block, *values) in enumerate(blocks_together(x, streams)):
         given = beside | dict(zip(streams, values, strict=True))
@@ -253,13 +250,7 @@ def _sketch_stream(
         samples, fan_in = open_input(
             "sketch", block, feature_map, split_every, **given, options=options
         )
-        if samples.lazy:
-            raise InputError(
-                f"x is a stream, and its block {number} of type {type(block).__name__} is lazy: "
-                "give blocks in memory, or one lazy input in place of the stream.",
-                parameter="x",
-            )
-        samples = replace(samples, label=f"block {number} of the stream")
+        samples = block_in_memory(samples, block, number)
         part = pass_over(samples, fan_in, position=position, allow_empty=True)
         part = part.compute(scheduler="threads")
         total = part if total is None else merge([total, part])
@@ -274,7 +265,7 @@ def _sketch_stream(
 
 
 def _require_rows(block: Any, number: int) -> None:
-    """Refuse a block of several arrays, as loaders give for data sets with labels."""
+    """Raise for a block of several arrays, as loaders yield for data sets with labels."""
     if isinstance(block, (list, tuple)) and block and len(getattr(block[0], "shape", ())) > 1:
         raise InputError(
             f"x is a stream, and its block {number} is a {type(block).__name__} of {len(block)} "
@@ -297,7 +288,7 @@ def sketch_reduction(
     positions: Positions | None = None,
     allow_empty: bool = False,
 ) -> Reduction:
-    """The reduction of samples to one sketch.
+    """Reduction of samples to one sketch.
 
     Parameters
     ----------
@@ -308,11 +299,11 @@ def sketch_reduction(
     sampling
         Choice of the random rows that the sketch carries; None for none.
     positions
-        Positions by which the rows are chosen; by default those in each chunk.
+        Positions by which the rows are chosen; by default positions within each chunk.
     allow_empty
         Whether no samples give an empty sketch, rather than an error.
     """
-    # without its mixture, which no chunk needs
+    # no chunk needs the mixture of the pilot rows
     pilot = feature_map.pilot
     light = feature_map.with_pilot(None if pilot is None else replace(pilot, mixture=None))
     chunk = partial(_sketch_chunk, feature_map=light, nan_policy=nan_policy, device=device)
@@ -386,7 +377,7 @@ def group_reduction(
     *,
     allow_empty: bool = False,
 ) -> Reduction:
-    """The reduction of samples to one sketch for each group.
+    """Reduction of samples to one sketch for each group.
 
     The merges are sparse: a partial result has the groups that occur in its chunks and no others.
 
@@ -455,7 +446,7 @@ def _finish_groups(
     if label is not None:
         count, omitted = int(result.count.sum()), int(result.omitted.sum()) + result.unlabelled
         _require_samples(count, omitted, label, feature_map, grouped=True)
-    # until here the labels are numbers of names
+    # before, the labels are positions in the names
     return result if names is None else replace(result, labels=names[result.labels])
 
 

@@ -34,20 +34,21 @@ _NAMED = 5  # features that differ, in an event of a test of drift
 
 @dataclass(frozen=True)
 class TaskSpan:
-    """The span of the tasks of one computation, where a cluster computes.
+    """Span of the tasks of one computation on a cluster.
 
     Attributes
     ----------
     annotation
-        Annotation of the tasks, ``None`` for the schedulers of this process.
+        Annotation of the tasks; ``None`` for the schedulers of this process.
     """
 
     annotation: dict[str, Any] | None
 
     def mark(self) -> AbstractContextManager[Any]:
-        """Context in which tasks are sent. Graphs must be optimised before.
+        """Context in which tasks are sent.
 
-        Layers that are made inside the context are not fused with layers that were made before.
+        Graphs must be optimised before: layers that are made inside the context are not fused with
+        layers from outside.
         """
         if self.annotation is None:
             return contextlib.nullcontext()
@@ -61,14 +62,14 @@ class TaskSpan:
 
 
 def open_span(client: Client | None, name: str | None = None) -> TaskSpan:
-    """A new span for the tasks of one computation.
+    """Open a new span for the tasks of one computation.
 
     Parameters
     ----------
     client
-        Client of the cluster, ``None`` for the schedulers of this process.
+        Client of the cluster; ``None`` for the schedulers of this process.
     name
-        Name of the span within the spans of this package, if it has one.
+        Name of the span within the spans of this package; None for no name.
     """
     if client is None:
         return TaskSpan(None)
@@ -81,7 +82,7 @@ def open_span(client: Client | None, name: str | None = None) -> TaskSpan:
 def log_pass(
     client: Client | None, span: TaskSpan, samples: Samples, feature_map: FeatureMap
 ) -> None:
-    """Log the event that a pass begins, where a cluster computes."""
+    """Log the event that a pass begins, if there is a cluster."""
     if client is None:
         return
     n_samples = samples.n_samples
@@ -103,7 +104,7 @@ def log_pass(
 def log_calibration(
     client: Client | None, feature_map: FeatureMap, pairs_per_second: float
 ) -> None:
-    """Log the event that the speed of one thread was measured, where a cluster computes."""
+    """Log the event that the speed of one thread was measured, if there is a cluster."""
     if client is not None:
         client.log_event(
             TOPIC,
@@ -122,7 +123,7 @@ def log_drift(
     values: Mapping[str, Any],
     since: str | None = None,
 ) -> None:
-    """Log the event that a job was tested for drift, where a cluster computes.
+    """Log the event that a job was tested for drift, if there is a cluster.
 
     Parameters
     ----------
@@ -131,7 +132,7 @@ def log_drift(
     source
         Name of the job.
     run
-        Number of its run.
+        Number of the run.
     values
         Result of the test: ``discrepancy``, ``interval``, ``p_value``, ``level``,
         ``is_different`` for an alarm, and ``features``, each with its ``name`` and ``p_value``.
@@ -162,7 +163,7 @@ def log_drift(
 
 
 def report_rows(n_rows: int, n_frequencies: int) -> None:
-    """Count rows that a task of a worker has sketched; elsewhere nothing happens.
+    """Count rows that a task of a worker has sketched; outside of workers, do nothing.
 
     Examples
     --------
@@ -189,7 +190,7 @@ def _meter() -> Any:
     return context_meter
 
 
-# Tasks that ran, to compare with the plan.
+# Statistics of tasks, for comparison with the plan.
 
 
 @dataclass

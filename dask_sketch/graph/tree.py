@@ -26,18 +26,18 @@ def reduce_samples(
 ) -> Any:
     """Lazily apply a reduction to every chunk and combine the results in a tree.
 
-    Only public collections are used; reading, ``reduction.chunk`` and nothing else are one task.
+    Only public collections are used. Reading a chunk and ``reduction.chunk`` are one task.
 
     Parameters
     ----------
     samples
         Samples to read.
     reduction
-        Functions to apply; ``finalize`` is not.
+        Functions to apply, except ``finalize``.
     split_every
         Fan-in of the tree, ``>= 2``.
     chosen
-        Numbers of the chunks; all of them by default.
+        Numbers of the chunks; all chunks by default.
 
     Returns
     -------
@@ -74,7 +74,7 @@ def reduce_samples(
 
 
 def _sent_once(reduction: Reduction) -> Any:
-    """The chunk function; where its constants are large, a task that is sent to a worker once."""
+    """Chunk function; if its constants are large, as a task that is sent once to each worker."""
     chunk = reduction.chunk
     if len(cloudpickle.dumps(chunk)) <= SMALL_FUNCTION:
         return chunk
@@ -82,7 +82,7 @@ def _sent_once(reduction: Reduction) -> Any:
 
 
 def unwrap(result: Any) -> Any:
-    """The partial result in what :func:`reduce_samples` computes to; ``None`` if there is none."""
+    """Extract the partial result from the computed result of :func:`reduce_samples`, or None."""
     while isinstance(result, list) or (
         isinstance(result, np.ndarray) and result.dtype == object and result.ndim == 0
     ):
@@ -97,7 +97,7 @@ def _keep(part: Any, axis: Any = None, keepdims: Any = None) -> Any:
 
 
 class _MergeBlocks:
-    """Combines nested lists of one-element object arrays, as ``da.reduction`` hands them over."""
+    """Combine nested lists of one-element object arrays, which ``da.reduction`` passes."""
 
     def __init__(self, combine: Combine):
         self.combine = combine
@@ -118,7 +118,7 @@ def _flatten(parts: Any) -> Any:
 
 
 class _MergePartials:
-    """Combines the partial results of the partitions of a bag."""
+    """Combine the partial results of the partitions of a bag."""
 
     def __init__(self, combine: Combine):
         self.combine = combine
@@ -133,14 +133,14 @@ class _Merged(list):  # type: ignore[type-arg]
     """At most one partial result; none for a partition without rows."""
 
 
-# The number of tasks, and the batches that a scheduler can hold.
+# Number of tasks, and batches of a size that a scheduler can handle.
 
 
 def batch_chunks(n_chunks: int, split_every: int) -> int | None:
-    """Number of chunks of one batch, or ``None`` where all of them fit in one graph.
+    """Number of chunks of one batch; ``None`` if all chunks fit in one graph.
 
-    A batch has ``sketch.batch-tasks`` chunks: merges are exact, so that batches of any size have
-    the bits of the pass in one graph.
+    A batch has ``sketch.batch-tasks`` chunks. Merges are exact, so that batches of any size give
+    the same bits as one graph.
 
     Parameters
     ----------

@@ -17,7 +17,7 @@ from dask_sketch.validation.device import on_device
 
 
 def as_array(x: Any) -> np.ndarray[Any, Any]:
-    """Convert nested sequences to an array; masked values are refused."""
+    """Convert nested sequences to an array; raise InputError for masked values."""
     require_unmasked(x, "samples", "the values of the array")
     try:
         return np.asarray(x)
@@ -121,7 +121,7 @@ def stored_array_samples(
     Parameters
     ----------
     x
-        Object with a shape, a type, and the rows of slices.
+        Object with ``shape`` and ``dtype`` that returns the rows of a slice, ``x[start:stop]``.
     weights, groups
         Weights and labels of shape (n,), or None.
     chunk_size

@@ -17,7 +17,7 @@ from dask_sketch.validation.arrays import require_unmasked
 if TYPE_CHECKING:
     import dask.bag as db
 
-_RECORDS = 4096  # records of one block
+_BLOCK_RECORDS = 4096  # records of one block
 
 
 class Block(NamedTuple):
@@ -128,7 +128,7 @@ def blocks_of_partition(
     names = fields.features
     columns = None if fields.expected is None else list(fields.expected)
     others = tuple(name for name in (fields.weight, fields.group) if name is not None)
-    for item, weight, group in _together(items, weights, groups, label):
+    for item, weight, group in _zip_elements(items, weights, groups, label):
         if isinstance(item, dict):
             if names is None:
                 names = tuple(sorted((name for name in item if name not in others), key=str))
@@ -142,8 +142,7 @@ def blocks_of_partition(
             except KeyError as error:
                 raise InputError(
                     f"a record of {label} has no field {error}: {str(item)[:200]}. Give all "
-                    f"fields, or "
-                    "choose others by columns=[...]."
+                    "fields, or choose others by columns=[...]."
                 ) from error
         else:
             row = item
@@ -162,7 +161,7 @@ def blocks_of_partition(
                 yield from held.block()
                 yield Block(np.asarray(row), _array(weight), _array(group))
                 continue
-        if held.add(row, weight, group) == _RECORDS:
+        if held.add(row, weight, group) == _BLOCK_RECORDS:
             yield from held.block()
     yield from held.block()
 
@@ -170,7 +169,7 @@ def blocks_of_partition(
 def _in_order_of(
     expected: tuple[str, ...] | None, names: tuple[str, ...], label: str
 ) -> tuple[str, ...]:
-    """Names of fields in the order of the features that are expected, which must be the same."""
+    """Sort names of fields like the expected features, which must have the same names."""
     if expected is None:
         return names
     if sorted(expected, key=str) != list(names):
@@ -183,7 +182,7 @@ def _in_order_of(
 
 
 def _same_columns(first: list[Any] | None, block: Any, label: str) -> list[Any] | None:
-    """Names of the columns of blocks that are tables; refuse blocks with other names or order."""
+    """Names of the columns of a block that is a table; raise InputError if earlier ones differ."""
     names = getattr(block, "columns", None)
     if names is None:
         return first
@@ -196,10 +195,10 @@ def _same_columns(first: list[Any] | None, block: Any, label: str) -> list[Any] 
     return found
 
 
-def _together(
+def _zip_elements(
     items: Iterable[Any], weights: Iterable[Any] | None, groups: Iterable[Any] | None, label: str
 ) -> Iterator[tuple[Any, Any, Any]]:
-    """Iterate over elements, weights and labels together; refuse different lengths."""
+    """Iterate over elements, weights and labels together; raise InputError if lengths differ."""
     missing = object()
     beside = {
         name: bag for name, bag in (("weights", weights), ("groups", groups)) if bag is not None

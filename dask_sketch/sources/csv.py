@@ -194,7 +194,7 @@ def _stated_levels(categories: Any, columns: Sequence[str]) -> dict[str, Levels]
 
 
 def _as_levels(cells: pd.Series[Any], levels: Levels, label: str) -> Any:
-    """Cells that are equal to levels as numbers or booleans; text stays as it is."""
+    """Convert cells to numbers or booleans that are levels; levels of text need no conversion."""
     kinds = set(map(type, levels))
     if str in kinds:
         return cells
@@ -212,22 +212,25 @@ def _as_levels(cells: pd.Series[Any], levels: Levels, label: str) -> Any:
     integers = "UInt64" if is_large else "Int64"
     kind = "boolean" if kinds == {bool} else integers if kinds == {int} else "Float64"
     expected = f"the levels {str(levels)[:80]}"
-    return _converted(cells, kind, level_of, is_level, expected, label)
+    return _convert(cells, kind, level_of, is_level, expected, label)
 
 
 def _as_labels(cells: pd.Series[Any], kind: str | None, label: str) -> Any:
-    """Labels of a type that keeps different cells apart: that of the first lines, if it is given.
+    """Convert cells to labels of a type that keeps different cells apart.
+
+    This is the type of the first lines if ``kind`` is given, else the first type that all cells
+    are written in; cells that fit no type stay text.
 
     Real numbers such as 1 and 1.0 are the same label.
     """
     found = cells.dropna().unique()
     for name, (convert, is_own) in _LABELS.items():
         if name == kind or (kind is None and len(found) and all(map(is_own, found))):
-            return _converted(cells, name, convert, is_own, f"{name} in the first lines", label)
+            return _convert(cells, name, convert, is_own, f"{name} in the first lines", label)
     return cells
 
 
-def _converted(
+def _convert(
     cells: pd.Series[Any],
     kind: Any,
     convert: Callable[[str], Any],
@@ -284,7 +287,7 @@ def _row_text(frame: pd.DataFrame, row: int, *more: pd.Series[Any]) -> str:
 
 
 def _require_names(names: list[str], path: str) -> None:
-    """Refuse a file whose first line has numbers, which would be taken as names."""
+    """Raise InputError for a file whose first line has numbers, which would be taken as names."""
 
     def is_number(name: str) -> bool:
         try:
@@ -303,7 +306,7 @@ def _require_names(names: list[str], path: str) -> None:
 
 
 def _require_types(frame: pd.DataFrame, expected: Mapping[str, str], label: str) -> None:
-    """Refuse values that are of another type than those in the first lines of the file."""
+    """Raise ChunkError for values of another type than the values of the first lines."""
     import pandas as pd
 
     for name, kind in frame.dtypes.items():

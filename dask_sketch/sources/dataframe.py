@@ -59,6 +59,11 @@ def frame_samples(
         Argument of :func:`dask_sketch.open_samples`.
     known
         Further attributes of :class:`Samples`.
+
+    Raises
+    ------
+    InputError
+        If a column is missing or neither numeric nor categorical, or weights or labels do not fit.
     """
     dtypes = frame.dtypes
     names, levels = feature_columns(columns, dtypes, weight, label, group, categories)
@@ -114,6 +119,11 @@ def pandas_samples(
         Target size of one task in bytes.
     categories
         Argument of :func:`dask_sketch.open_samples`.
+
+    Raises
+    ------
+    InputError
+        If a column is missing or neither numeric nor categorical, or weights or labels do not fit.
     """
     weight, weights = column_or_values(weights, x.columns, "weights")
     group, groups = column_or_values(groups, x.columns, "groups")
@@ -234,7 +244,7 @@ def _rows_of_partition(
     levels: Mapping[Any, Levels],
     label: str,
 ) -> np.ndarray[Any, Any]:
-    return _to_rows(_chosen(frame, columns, label), dtype, levels)
+    return _to_rows(_select_columns(frame, columns, label), dtype, levels)
 
 
 def _labelled_partition(
@@ -247,12 +257,12 @@ def _labelled_partition(
     announced: Any,
 ) -> Labelled:
     rows = _rows_of_partition(frame, columns, dtype, levels, label)
-    labels = _chosen(frame, [group], label)[group]
+    labels = _select_columns(frame, [group], label)[group]
     return Labelled(rows, labels_of_series(labels, announced))
 
 
-def _chosen(frame: pd.DataFrame, columns: list[Any], label: str) -> pd.DataFrame:
-    """Columns of a partition by name: Dask leaves it to others that they are those announced."""
+def _select_columns(frame: pd.DataFrame, columns: list[Any], label: str) -> pd.DataFrame:
+    """Select columns of a partition by name: Dask does not check that it has those announced."""
     found = list(frame.columns)
     if found == columns:
         return frame
@@ -273,7 +283,7 @@ def feature_columns(
     group: str | None = None,
     categories: Any = None,
 ) -> tuple[tuple[str, ...], dict[Any, Levels]]:
-    """Names of the columns that are features, all numeric or categorical.
+    """Find the columns that are features, all numeric or categorical.
 
     Parameters
     ----------

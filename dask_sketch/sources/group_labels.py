@@ -38,9 +38,9 @@ class Groups:
     dim
         Name of the labels: the column, variable, coordinate or field.
     labels
-        Dask array like that of the weights, with axes of length 1 along which labels are constant,
-        and chunks of length 1 within which they are; or a bag; or None if the chunks of the samples
-        contain them.
+        Dask array of as many axes as the samples, the last of length 1: of length 1 also along
+        axes with equal labels, and in chunks of length 1 where each chunk of the samples has one
+        label. Or a bag; or None if the chunks of the samples contain the labels.
     names
         Sorted, distinct names if the labels are indices into them; else None.
     n_groups
@@ -126,25 +126,7 @@ def aligned_groups(
         chunks = tuple(along[axes.index(i)] if i in axes else 1 for i in (*every, -1))
         lazy = da.from_array(column, chunks=chunks, inline_array=True, name=False)
         return Groups(dim, lazy, different, n_groups)
-    if hasattr(given, "to_dask_array"):  # a Series
-        given = given.map_partitions(labels_of_series, given.dtype, meta=np.empty(0, dtype=object))
-    if not isinstance(given, da.Array):
-        raise InputError(
-            f"groups of type {type(groups).__name__} cannot be matched to the rows of {label}: "
-            "give an array, a Series, or the name of a column.",
-            parameter="groups",
-        )
-    known = not np.isnan([*map(float, given.shape), *map(float, rows)]).any()
-    if given.ndim != len(rows) or (known and given.shape != rows):
-        raise _misaligned(given.shape, rows, label)
-    if known:
-        given = given.rechunk(along)  # labels only, and only if chunks differ
-    elif given.numblocks != tuple(map(len, along)):
-        raise InputError(
-            f"groups has {given.numblocks} chunks, {label} has {tuple(map(len, along))}: give "
-            "labels in the same chunks, because these have unknown lengths.",
-            parameter="groups",
-        )
+    given = _lazy_labels(given, rows, along, label)
     different = None
     if names is not None:
         table, different = number_labels(names, f"the names of the groups of {label}")
@@ -152,12 +134,12 @@ def aligned_groups(
     if any(blocks.numblocks[axis] > 1 for axis in others[:-1]):
         # one chunk of labels is for many of the samples: fused with each, its keys would be wrong
         meta = np.empty((0,) * given.ndim, dtype=given.dtype)
-        plain = da.map_blocks(_expanded, given, axes=(), dtype=given.dtype, meta=meta)
+        plain = da.map_blocks(_expand, given, axes=(), dtype=given.dtype, meta=meta)
         column = plain[tuple(slice(None) if axis in axes else None for axis in (*every, -1))]
         return Groups(dim, column, different, None if different is None else len(different))
     # unlike an index by None, this is blockwise: reading labels fuses with reading rows
     column = da.map_blocks(
-        _expanded,
+        _expand,
         given,
         axes=others,
         new_axis=others,
@@ -166,6 +148,30 @@ def aligned_groups(
         meta=np.empty((0,) * blocks.ndim, dtype=given.dtype),
     )
     return Groups(dim, column, different, None if different is None else len(different))
+
+
+def _lazy_labels(given: Any, rows: tuple[int, ...], along: tuple[Any, ...], label: str) -> da.Array:
+    """Dask array of lazy labels in the chunks ``along`` of the rows."""
+    if hasattr(given, "to_dask_array"):  # a Series
+        given = given.map_partitions(labels_of_series, given.dtype, meta=np.empty(0, dtype=object))
+    if not isinstance(given, da.Array):
+        raise InputError(
+            f"groups of type {type(given).__name__} cannot be matched to the rows of {label}: "
+            "give an array, a Series, or the name of a column.",
+            parameter="groups",
+        )
+    known = not np.isnan([*map(float, given.shape), *map(float, rows)]).any()
+    if given.ndim != len(rows) or (known and given.shape != rows):
+        raise _misaligned(given.shape, rows, label)
+    if known:
+        return given.rechunk(along)  # labels only, and only if chunks differ
+    if given.numblocks != tuple(map(len, along)):
+        raise InputError(
+            f"groups has {given.numblocks} chunks, {label} has {tuple(map(len, along))}: give "
+            "labels in the same chunks, because these have unknown lengths.",
+            parameter="groups",
+        )
+    return given
 
 
 def _in_memory(
@@ -197,7 +203,7 @@ def _in_memory(
 
 
 def _without_foreign_type(values: Any) -> Any:
-    """Convert arrays of other packages, such as tensors, whose types are none of NumPy's."""
+    """Convert arrays of other packages, such as tensors, whose types are not those of NumPy."""
     kind = getattr(values, "dtype", None)
     is_known = kind is None or isinstance(kind, (np.dtype, pd.api.extensions.ExtensionDtype))
     return values if is_known else np.asarray(values)
@@ -210,7 +216,7 @@ def _misaligned(found: tuple[Any, ...], rows: tuple[Any, ...], label: str) -> In
     )
 
 
-def _expanded(values: Any, axes: tuple[int, ...]) -> NDArray[Any]:
+def _expand(values: Any, axes: tuple[int, ...]) -> NDArray[Any]:
     require_unmasked(values, "groups", "groups")  # before the conversion, which drops the mask
     masked = not isinstance(values, np.ndarray) and pd.isna(values).any()
     # pandas would make real numbers of integers beside missing ones

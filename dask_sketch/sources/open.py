@@ -96,7 +96,7 @@ def open_samples(
         Label of the group of each sample, such as a speaker, a day or a file: integers, text, dates
         or booleans. Array-like (also a Series or a Dask array, whose chunks may differ from those
         of the samples), or a name as for the weights; a named column is not a feature. In a Zarr
-        group and a Dataset, the name may also be that of an array of labels for each file or the
+        group and a Dataset, the name may also be of an array with one label for each file or the
         like, if the samples have an array of indices of the files. Its attribute
         ``instance_dimension`` names the dimension of the labels, as in the climate and forecast
         (CF) conventions. Integers are indices into the attribute ``names``, if there is one.
@@ -116,10 +116,10 @@ def open_samples(
         Number of bytes that one task reads, for stores and arrays in memory; the setting
         ``sketch.chunk-size`` by default.
     missing_chunks
-        For Zarr stores, whether to ``"raise"`` an error where a chunk is not stored (default), or
-        to ``"fill"`` in the fill value. Zarr leaves out chunks that hold only the fill value, but
-        chunks are also missing from an unmounted disk or an incomplete copy. Dask arrays and
-        xarray objects read missing chunks as they were opened.
+        Treatment of chunks of a Zarr store that are not stored: ``"raise"`` stops with an error
+        (default), ``"fill"`` reads the fill value. Zarr leaves out chunks that hold only the fill
+        value, but chunks are also missing from an unmounted disk or an incomplete copy. Dask arrays
+        and xarray objects read missing chunks as they were opened.
     categories
         Categorical features: a dictionary of the levels of columns, in order (text, numbers or
         booleans); in place of levels None, or a list of columns in place of the dictionary, for
@@ -127,7 +127,7 @@ def open_samples(
         columns of a categorical type. By default all features are numbers. The rows then hold the
         codes of the levels, which each chunk of a frame (of pandas, Dask, Arrow, Polars, Parquet or
         CSV files) is converted to when it is read; arrays must hold codes, and their columns are
-        named by their numbers. Not for bags.
+        named by their numbers. Bags cannot have categorical features.
 
     Returns
     -------
@@ -231,7 +231,7 @@ def require_options(function: str, options: Iterable[str]) -> None:
 
 
 def _require_effect(given: dict[str, Any], noun: str, accepted: tuple[str, ...]) -> None:
-    """Refuse an argument that would have no effect."""
+    """Raise InputError for an argument that would have no effect."""
     for name in given:
         if name not in accepted:
             raise InputError(f"{name} has no effect on {noun}; leave it out.", parameter=name)
@@ -256,10 +256,65 @@ def is_stream(x: Any) -> bool:
     return not (own or is_arrow(x))
 
 
+def streams_beside(beside: Mapping[str, Any]) -> dict[str, Iterable[Any]]:
+    """Select the streams among weights and groups of a stream of blocks.
+
+    Parameters
+    ----------
+    beside
+        Arguments by name: None, names of columns, or streams of the values of each block.
+
+    Returns
+    -------
+    streams
+        Arguments that are streams, by name.
+
+    Raises
+    ------
+    InputError
+        If an argument is of another type.
+    """
+    streams = {key: value for key, value in beside.items() if is_stream(value)}
+    for key, value in beside.items():
+        if not (value is None or key in streams or isinstance(value, str)):
+            raise InputError(
+                f"{key} of type {type(value).__name__}: x is a stream of blocks; give the name of "
+                f"a column, or a stream of the {key} of each block.",
+                parameter=key,
+            )
+    return streams
+
+
+def block_in_memory(samples: Samples, block: Any, number: int) -> Samples:
+    """Name the samples of a block of a stream, which must be in memory.
+
+    Parameters
+    ----------
+    samples
+        Samples of the block.
+    block
+        Block as the stream gave it.
+    number
+        Number of the block, from 0.
+
+    Raises
+    ------
+    InputError
+        If the block is lazy.
+    """
+    if samples.lazy:
+        raise InputError(
+            f"x is a stream, and its block {number} of type {type(block).__name__} is lazy: "
+            "give blocks in memory, or one lazy input in place of the stream.",
+            parameter="x",
+        )
+    return replace(samples, label=f"block {number} of the stream")
+
+
 def blocks_together(
     x: Iterable[Any], streams: dict[str, Iterable[Any]]
 ) -> Iterator[tuple[Any, ...]]:
-    """Give the blocks of several streams together; a stream that ends early is refused.
+    """Iterate over the blocks of several streams together.
 
     Parameters
     ----------
@@ -267,6 +322,16 @@ def blocks_together(
         Stream of blocks of rows.
     streams
         Streams of values for each block, by the name of the argument.
+
+    Yields
+    ------
+    blocks
+        Block of rows, and its values from each stream.
+
+    Raises
+    ------
+    InputError
+        If a stream ends before the others.
     """
     end = object()
     for blocks in zip_longest(x, *streams.values(), fillvalue=end):

@@ -37,11 +37,11 @@ _OBJECT_STORES = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"}
 Infos = dict[str, dict[str, Any]]
 # Largest size of the rows of one part in bytes: a few bytes on disk can state any number of rows.
 MAX_BYTES = 2**32
-# Decoded size of a file in multiples of its stored size, above which it is never assumed to be: the
-# footers of smaller files are not read.
+# Largest assumed ratio of the decoded size of a file to its stored size: footers are not read of
+# files that are then smaller than a task.
 _GROWTH = 8
-_TRIED = 3  # largest files that can be read, one of which must have the columns
-_OPENED = 100  # largest files, one of which must be readable
+_MAX_READ = 3  # files that can be read, of which one must have the columns
+_MAX_OPENED = 100  # largest files, of which one must be readable
 _READERS = 16  # folders that are listed at once, or footers that are read
 _CONVERT = "Convert them to numbers, or leave out the columns, or the file."
 _LABEL_BYTES = 16  # size of one label in memory: repeated text is stored once
@@ -81,7 +81,7 @@ def list_parquet_files(fs: Any, found: str) -> dict[str, int]:
     >>> list_parquet_files(fs, "/days/day=*/*.parquet")
     {'/days/day=1/0.parquet': 3, '/days/day=2/0.parquet': 1}
     """
-    fs.invalidate_cache()  # object stores keep listings, of which each call needs a new one
+    fs.invalidate_cache()  # object stores keep listings, and each call needs a new one
     left_out: list[str] = []
     root, marks = found, {".", "_"}
     if is_glob(fs, found):
@@ -251,7 +251,7 @@ class PartReader:
 
 
 def _require_columns(found: Sequence[str], wanted: Sequence[str], path: str) -> None:
-    """Refuse a file that lacks a column that other files have."""
+    """Raise ChunkError for a file that lacks a column that other files have."""
     missing = [name for name in wanted if name not in found]
     if missing:
         others = [name for name in found if name not in wanted]
@@ -263,7 +263,7 @@ def _require_columns(found: Sequence[str], wanted: Sequence[str], path: str) -> 
 
 
 def _require_small(metadata: Any, row_groups: list[int], n_columns: int) -> None:
-    """Refuse rows that are too large, by the sizes in the footer, before they are decoded."""
+    """Raise InputError, before they are decoded, for rows that are too large by their footer."""
     stated = [metadata.row_group(group) for group in row_groups]
     size = sum(max(group.num_rows * n_columns * 8, group.total_byte_size) for group in stated)
     if size > MAX_BYTES:
@@ -318,22 +318,8 @@ def parquet_samples(
         import pyarrow.parquet  # noqa: F401
     except ImportError as error:
         raise InputError(f"x={path!r} needs pyarrow: {install_command('parquet')}.") from error
-    try:
-        fs, found = fsspec.core.url_to_fs(path, **(storage_options or {}))
-        sizes = list_parquet_files(fs, found)
-    except InputError:
-        raise
-    except Exception as error:  # file systems fail in many ways
-        raise InputError(
-            f"x={path!r} could not be listed: {type(error).__name__}: {_plain(error)}. Check the "
-            "path; for a URL also storage_options, and that the credentials are valid."
-        ) from error
-    if not sizes:
-        raise InputError(
-            f"x={path!r} has no Parquet data: no file ends in {', '.join(SUFFIXES)}. Check the "
-            f"path."
-        )
-    first, meta, n_rows = _typical(fs, sizes, columns)
+    fs, found, sizes = _find_files(path, storage_options)
+    first, meta, n_rows = _largest_with_columns(fs, sizes, columns)
     weight = _column(weights, meta, path, "weights")
     group = None
     if not isinstance(groups, str) or groups in meta or not _has_key(sizes, groups):
@@ -372,19 +358,42 @@ def parquet_samples(
     )
 
 
-def _typical(
+def _find_files(
+    path: str, storage_options: dict[str, Any] | None
+) -> tuple[fsspec.AbstractFileSystem, str, dict[str, int]]:
+    """File system of a path, the path on it, and the sizes of its files, at least one."""
+    try:
+        fs, found = fsspec.core.url_to_fs(path, **(storage_options or {}))
+        sizes = list_parquet_files(fs, found)
+    except InputError:
+        raise
+    except Exception as error:  # file systems fail in many ways
+        raise InputError(
+            f"x={path!r} could not be listed: {type(error).__name__}: {_plain(error)}. Check the "
+            "path; for a URL also storage_options, and that the credentials are valid."
+        ) from error
+    if not sizes:
+        raise InputError(
+            f"x={path!r} has no Parquet data: no file ends in {', '.join(SUFFIXES)}. Check the "
+            "path."
+        )
+    return fs, found, sizes
+
+
+def _largest_with_columns(
     fs: Any, sizes: dict[str, int], columns: Sequence[str] | None
 ) -> tuple[str, pd.DataFrame, int]:
-    """Largest file that has the columns as numbers, its frame without rows, and its number of rows.
+    """Find the largest file that has the columns as numbers; return its path, columns and rows.
 
-    An empty file has no sizes to extrapolate from. One file without the columns, or a damaged one,
-    is an error of the task that reads it.
+    The columns are those of a frame without rows, and the rows are counted. The largest file is
+    taken because sizes are extrapolated from it, which an empty one would not allow. A damaged
+    file, or one without the columns, is an error of the task that reads it.
     """
     import pyarrow.parquet as pq
 
     found: list[tuple[str, pd.DataFrame, int]] = []
     failure: ChunkError | None = None
-    for name in sorted(sizes, key=lambda name: -sizes[name])[:_OPENED]:
+    for name in sorted(sizes, key=lambda name: -sizes[name])[:_MAX_OPENED]:
         try:
             with fs.open(name, "rb") as handle, pq.ParquetFile(handle) as parquet:
                 meta, n_rows = empty_frame(parquet.schema_arrow), parquet.metadata.num_rows
@@ -396,7 +405,7 @@ def _typical(
         found.append((name, meta, n_rows))
         if columns is None or _has_numbers(meta, columns):
             return found[-1]
-        if len(found) == _TRIED:
+        if len(found) == _MAX_READ:
             break
     if not found:
         assert failure is not None

@@ -27,9 +27,8 @@ if TYPE_CHECKING:
 
 BUSY_TASKS = 64  # number of tasks of small data; more data is read by larger tasks
 GROUPED_TASKS = 16  # the same for groups, where every task returns a sketch for each of its groups
-SMALL_TASK = (
-    2**20
-)  # bytes below which tasks are not divided: the scheduler takes a millisecond each
+# Bytes below which tasks are not divided: the scheduler takes a millisecond for each.
+SMALL_TASK = 2**20
 Cut = tuple[da.Array, "da.Array | None", "da.Array | None"]
 
 
@@ -255,7 +254,7 @@ class Samples:
         return card("Samples", fields, summary=self._summary(), more=more if names else None)
 
     def named_like(self, names: tuple[str, ...] | None, owner: str) -> Samples:
-        """Samples whose records or tables must have the names of a feature map or a model.
+        """Samples of a bag whose records or tables must have the names of a map or a model.
 
         Parameters
         ----------
@@ -329,8 +328,8 @@ def chunk_label(label: str, block_id: tuple[int, ...], step: int = 0) -> str:
     block_id
         Number of the chunk along each axis.
     step
-        Number of rows of each chunk before this one, so that the name has that of its first row; 0
-        if these differ.
+        Number of rows of each chunk before this one, for the number of its first row; 0 if the
+        chunks differ in length.
 
     Examples
     --------
@@ -354,6 +353,11 @@ def target_bytes(chunk_size: str | int | None) -> int:
     chunk_size
         Number or text; the setting ``sketch.chunk-size`` if None.
 
+    Raises
+    ------
+    InputError
+        If the size is not a positive number of bytes.
+
     Examples
     --------
     >>> target_bytes("1MiB")
@@ -371,6 +375,11 @@ def n_bytes(name: str, value: Any) -> int:
         Name of the argument for messages.
     value
         Value of the argument.
+
+    Raises
+    ------
+    InputError
+        If the value is not a positive number of bytes.
 
     Examples
     --------
@@ -439,7 +448,7 @@ class Place:
     start
         Position of the first row.
     positions
-        Position of each row, shape (n,), where they are not consecutive; else None.
+        Position of each row, shape (n,), if the positions are not consecutive; else None.
     """
 
     stream: tuple[int, ...]
@@ -458,8 +467,8 @@ class Positions:
     Parameters
     ----------
     starts
-        For each leading axis, the number of rows of each chunk but the last where all have as many,
-        or the first index of each chunk. Empty where they are unknown.
+        For each leading axis, the number of rows of a chunk if all but the last have the same
+        number, or the first index of each chunk. Empty if lengths of chunks are unknown.
     shape
         Lengths of the leading axes.
     offset

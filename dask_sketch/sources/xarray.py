@@ -20,14 +20,15 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
-# names of dimensions of features, also as a part, such as "input_channel"; those of DataArrays
-# without names; and of axes in space and time
+# Names of dimensions of features, also as a part, such as "input_channel", and the names that
+# xarray gives to dimensions without one.
 _FEATURES = re.compile(
     r"(.*[_ -])?(feature|variable|var|column|col|channel|band|component|coefficient|coef|parameter|"
     r"param|predictor|covariate|attribute|embedding|cepstrum|cepstra|mfcc|mel|species|gene)s?|"
     r"(.*[_ -])?(dim|feature|channel|band|component)_?\d+",
     re.IGNORECASE,
 )
+# Names of axes in space and time, and of samples.
 _AXES = re.compile(
     r"x|y|z|[rn]?lat(itude)?s?|[rn]?lon(gitude)?s?|time(_?step)?s?|date(time)?s?|year|month|day|hour|"
     r"(lev|level|height|depth|altitude|easting|northing|row|frame|sample|observation|obs|point)s?",
@@ -53,7 +54,7 @@ def data_array_samples(
     feature_dim
         Dimension of the features. It may be left out if it is the last one and there is a sign of
         that: text as its coordinate, a name such as ``feature``, ``variable``, ``band``,
-        ``channel`` or ``dim_1``, or two dimensions of which the last one is not of space or time.
+        ``channel`` or ``dim_1``, or two dimensions, the last one not of space or time.
     weights
         Array-like with the sample dimensions, DataArray with some of them, or the name of a
         coordinate.
@@ -63,13 +64,13 @@ def data_array_samples(
     among
         Variables in which names are looked up; the coordinates by default.
     indexes
-        Indexes of the dimensions, those of ``x`` by default.
+        Indexes of the dimensions; by default the indexes of ``x``.
 
     Raises
     ------
     InputError
-        If there is no such dimension, fewer than two, or no sign of which one the features have; or
-        weights or labels have other indexes.
+        If there is no such dimension, there are fewer than two, or nothing marks one as that of the
+        features; or weights or labels have other indexes.
     """
     label = f"DataArray {x.name!r}" if x.name is not None else "the DataArray"
     if x.ndim < 2:
@@ -97,7 +98,7 @@ def data_array_samples(
         feature_names=names,
         lazy=x.chunks is not None,
     )
-    return _grouped(samples, groups, x.coords if among is None else among, indexes or x.indexes)
+    return _with_groups(samples, groups, x.coords if among is None else among, indexes or x.indexes)
 
 
 def dataset_samples(
@@ -131,16 +132,7 @@ def dataset_samples(
     InputError
         If a variable is missing or the variables do not share their dimensions.
     """
-    others = {given for given in (weights, groups) if isinstance(given, str)}
-    names: list[Hashable] = [] if columns is None else list(columns)
-    if columns is None:
-        every = x.data_vars.items()
-        names = [n for n, v in every if str(n) not in others and INDEX_OF not in v.attrs]
-    missing = [name for name in names if name not in x]
-    if missing or not names:
-        raise InputError(
-            f"columns={missing or names}: choose some of the variables of the Dataset, {list(x)}."
-        )
+    names = _feature_variables(x, columns, weights, groups)
     if isinstance(weights, str):
         if weights not in x:
             raise InputError(
@@ -173,20 +165,8 @@ def dataset_samples(
         )
     leading = tuple(str(dim) for dim in dims)
     label = f"the Dataset ({first_few(names, 4)})"
-    arrays = [_as_dask(x[name]) for name in names]
-    first = arrays[0]
-    arrays = [a if a.chunks == first.chunks else a.rechunk(first.chunks) for a in arrays]
-    blocks = da.map_blocks(
-        # one blockwise call for all variables, so that reading and sketching become one task
-        _stack,
-        *arrays,
-        new_axis=first.ndim,
-        chunks=(*first.chunks, (len(arrays),)),
-        dtype=np.result_type(*[a.dtype for a in arrays]),
-        meta=np.empty((0,) * (first.ndim + 1), dtype=np.result_type(*[a.dtype for a in arrays])),
-    )
     samples = array_samples(
-        blocks,
+        _stack_lazily([_as_dask(x[name]) for name in names]),
         label,
         _weights(weights, x[names[0]], leading, label),
         dims=leading,
@@ -194,11 +174,28 @@ def dataset_samples(
         feature_names=names_of(names),
         lazy=any(x[name].chunks is not None for name in names),
     )
-    return _grouped(samples, groups, _variables(x), x.indexes)
+    return _with_groups(samples, groups, _variables(x), x.indexes)
+
+
+def _feature_variables(
+    x: xr.Dataset, columns: list[str] | None, weights: Any, groups: Any
+) -> list[Hashable]:
+    """Names of the variables that are features; raise InputError if there are none."""
+    others = {given for given in (weights, groups) if isinstance(given, str)}
+    names: list[Hashable] = [] if columns is None else list(columns)
+    if columns is None:
+        every = x.data_vars.items()
+        names = [n for n, v in every if str(n) not in others and INDEX_OF not in v.attrs]
+    missing = [name for name in names if name not in x]
+    if missing or not names:
+        raise InputError(
+            f"columns={missing or names}: choose some of the variables of the Dataset, {list(x)}."
+        )
+    return names
 
 
 def _require_features_last(x: xr.DataArray, label: str) -> None:
-    """Refuse a last dimension that nothing marks as the features."""
+    """Raise InputError if nothing marks the last dimension as the features."""
     last = x.dims[-1]
     named = _FEATURES.fullmatch(str(last)) is not None
     if last in x.coords:
@@ -220,6 +217,22 @@ def _variables(x: xr.Dataset) -> dict[Hashable, xr.DataArray]:
 
 def _row_labels(x: xr.DataArray, feature_dim: str | None = None) -> dict[Hashable, Any]:
     return {name: label for name, label in x.coords.items() if feature_dim not in label.dims}
+
+
+def _stack_lazily(arrays: list[da.Array]) -> da.Array:
+    """Stack arrays of one shape along a new last axis, in the chunks of the first one."""
+    first = arrays[0]
+    arrays = [a if a.chunks == first.chunks else a.rechunk(first.chunks) for a in arrays]
+    dtype = np.result_type(*[a.dtype for a in arrays])
+    # one blockwise call for all variables, so that reading and sketching become one task
+    return da.map_blocks(
+        _stack,
+        *arrays,
+        new_axis=first.ndim,
+        chunks=(*first.chunks, (len(arrays),)),
+        dtype=dtype,
+        meta=np.empty((0,) * (first.ndim + 1), dtype=dtype),
+    )
 
 
 def _stack(*columns: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -268,7 +281,7 @@ def _weights(weights: Any, x: xr.DataArray, leading: tuple[str, ...], label: str
 def _require_indexes(
     given: xr.DataArray, indexes: Mapping[Any, pd.Index[Any]], label: str, argument: str
 ) -> None:
-    """Refuse values that would be matched to samples of another index; indexes are in memory."""
+    """Raise InputError for values with another index than the samples; indexes are in memory."""
     for dim, index in given.indexes.items():
         if dim in given.dims and dim in indexes and not index.equals(indexes[dim]):
             raise InputError(
@@ -279,7 +292,7 @@ def _require_indexes(
             )
 
 
-def _grouped(
+def _with_groups(
     samples: Samples,
     groups: Any,
     among: Mapping[Any, xr.DataArray],

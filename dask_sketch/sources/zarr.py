@@ -38,8 +38,8 @@ from dask_sketch.storage.untrusted import guarded
 from dask_sketch.validation.warn import warn_user
 
 _MAX_LISTED = 100_000  # files of a local store that are counted
-_FEW = 0.1  # fraction of the stored objects
-# attributes of packed and missing values, and what changes nothing
+_FEW = 0.1  # fraction of the stored objects; if fewer exist, a warning says so
+# Attributes of packed and missing values, and the value of each that changes no stored value.
 _PACKING = {"scale_factor": 1, "add_offset": 0, "_FillValue": None, "missing_value": None}
 MAX_TASKS = 10**7  # tasks of one store: a few bytes of metadata can state any number of rows
 
@@ -111,9 +111,8 @@ class RowReader:
         except Exception as error:  # stores fail in many ways
             raise ChunkError(
                 f"{self._label} cannot be reached by host {socket.gethostname()} from "
-                f"{Path.cwd()}: "
-                f"{type(error).__name__}: {error}. Workers read the data themselves: use an "
-                "absolute path or a URL that each of them can reach."
+                f"{Path.cwd()}: {type(error).__name__}: {error}. Workers read the data "
+                "themselves: use an absolute path or a URL that each of them can reach."
             ) from error
         # Only a part of the metadata is compared: a fill value of NaN is not equal to itself, and
         # rows may have been appended since, because a worker may start while the store grows.
@@ -167,7 +166,8 @@ def zarr_samples(
     chunk_size
         Target size of one task in bytes.
     missing_chunks
-        ``"raise"`` an error where a chunk is not stored, or ``"fill"`` in the fill value.
+        Treatment of chunks that are not stored: ``"raise"`` stops with an error, ``"fill"`` reads
+        the fill value.
     label
         Name of the samples for messages.
 
@@ -200,32 +200,10 @@ def zarr_samples(
     nominal = row_step(n, stored, d * rows.dtype.itemsize, chunk_size, grouped=grouped)
     step = min(nominal, max(n, 1))
     every = range(max(-(-n // step), 1))
-    if step * d * rows.dtype.itemsize > MAX_CHUNK:
-        raise InputError(
-            f"chunk_size={chunk_size!r}: {label} states rows of {d:,} features, {step:,} of which "
-            f"are read at once, over the limit of {MAX_CHUNK:,} bytes. Give a smaller "
-            "chunk_size, or write the data again in smaller chunks."
-        )
-    if len(every) > MAX_TASKS:
-        raise InputError(
-            f"chunk_size={chunk_size!r}: {label} states {n:,} rows, {len(every):,} tasks of "
-            f"{step:,} rows, over the limit of {MAX_TASKS:,}. Give a larger chunk_size, if there "
-            "really are so many rows."
-        )
+    _require_feasible(rows, step, len(every), chunk_size, label)
     if missing_chunks == "fill":
         _require_stored(_files_of(store, root), rows, label)
-    pieces = math.prod(
-        -(-size // chunk) for size, chunk in zip(rows.shape, rows.chunks, strict=True)
-    )
-    column = None
-    if isinstance(weights, str):
-        column = named(root, weights, label, "weights")
-        if column.ndim != 1 or column.shape[0] != n:
-            raise InputError(
-                f"weights={weights!r} has shape={column.shape}: give one weight for each of the "
-                f"{n} rows of {label}."
-            )
-        _require_values(column, f"weights {weights!r} of {label}")
+    column = _weights_column(root, weights, n, label) if isinstance(weights, str) else None
     labels = stored_groups(root, groups, n, label) if isinstance(groups, str) else None
     cut = partial(_cut, rows, column, labels, label, f"weights {weights!r} of {label}", step)
     blocks, lazy_weights, lazy_groups = cut(every)
@@ -233,7 +211,7 @@ def zarr_samples(
     origin = StoredChunks(
         _files_of(store, root), storage_options, arrays, nominal, chunk_size is not None
     )
-    known: dict[str, Any] = {"stored_chunks": pieces}
+    known: dict[str, Any] = {"stored_chunks": _count_chunks(rows.shape, rows.chunks)}
     given = [x for x in (weights, groups) if x is not None and not isinstance(x, str)]
     if not given:  # all data are in the store, so chunks can be read without the others
         known |= {"cut": cut, "origin": origin}
@@ -254,8 +232,43 @@ def zarr_samples(
     return samples
 
 
+def _require_feasible(
+    rows: zarr.Array[Any], step: int, n_tasks: int, chunk_size: Any, label: str
+) -> None:
+    """Raise InputError for chunks too large for memory, or too many tasks."""
+    n, d = rows.shape
+    if step * d * rows.dtype.itemsize > MAX_CHUNK:
+        raise InputError(
+            f"chunk_size={chunk_size!r}: {label} states rows of {d:,} features, {step:,} of which "
+            f"are read at once, over the limit of {MAX_CHUNK:,} bytes. Give a smaller "
+            "chunk_size, or write the data again in smaller chunks."
+        )
+    if n_tasks > MAX_TASKS:
+        raise InputError(
+            f"chunk_size={chunk_size!r}: {label} states {n:,} rows, {n_tasks:,} tasks of "
+            f"{step:,} rows, over the limit of {MAX_TASKS:,}. Give a larger chunk_size, if there "
+            "really are so many rows."
+        )
+
+
+def _weights_column(root: Any, name: str, n_rows: int, label: str) -> Any:
+    """Array of a group that has one weight for each row."""
+    column = select_array(root, name, label, "weights")
+    if column.ndim != 1 or column.shape[0] != n_rows:
+        raise InputError(
+            f"weights={name!r} has shape={column.shape}: give one weight for each of the "
+            f"{n_rows} rows of {label}."
+        )
+    _require_values(column, f"weights {name!r} of {label}")
+    return column
+
+
+def _count_chunks(shape: tuple[int, ...], chunks: tuple[int, ...]) -> int:
+    return math.prod(-(-size // chunk) for size, chunk in zip(shape, chunks, strict=True))
+
+
 def _require_values(array: zarr.Array[Any], label: str) -> None:
-    """Refuse stored values that stand for others, by the attributes that xarray and netCDF use."""
+    """Raise InputError for packed values, by the attributes that xarray and netCDF use for them."""
     attributes = dict(array.attrs)
     found = {name: attributes[name] for name in _PACKING if name in attributes}
     if array.metadata.zarr_format == 2 and "_ARRAY_DIMENSIONS" in attributes:
@@ -328,7 +341,7 @@ def stored_groups(root: Any, name: str, n_rows: int, label: str) -> StoredGroups
     InputError
         If there is no such array, or it does not fit the rows.
     """
-    found = named(root, name, label, "groups")
+    found = select_array(root, name, label, "groups")
     shown = f"groups {name!r} of {label}"
     if found.ndim == 1 and found.shape[0] == n_rows:
         names = found.attrs.get(NAMES)
@@ -366,8 +379,8 @@ def dimensions(array: zarr.Array[Any]) -> tuple[str, ...]:
     return tuple(map(str, stated))
 
 
-def named(root: Any, name: str, label: str, argument: str) -> Any:
-    """Return the array of a group that an argument names.
+def select_array(root: Any, name: str, label: str, argument: str) -> Any:
+    """Select the array of a group that an argument names.
 
     Raises
     ------
@@ -451,14 +464,13 @@ def _files_of(store: Any, root: Any) -> Path | str | None:
 
 
 def _require_stored(folder: Any, rows: zarr.Array[Any], label: str) -> None:
-    """Refuse a local store without any chunk, and warn if most are missing.
+    """Raise InputError for a local store without any chunk, and warn if most are missing.
 
     A few bytes of metadata can state any number of rows, all of which would be fill values.
     """
     if not isinstance(folder, Path):
         return
-    stored = rows.shards or rows.chunks
-    total = math.prod(-(-size // chunk) for size, chunk in zip(rows.shape, stored, strict=True))
+    total = _count_chunks(rows.shape, rows.shards or rows.chunks)
     files = (
         name
         for _, _, names in os.walk(folder / rows.path)
@@ -483,7 +495,7 @@ def _select(root: Any, name: str | None, label: str) -> Any:
             raise InputError(f"array={name!r}: {label} is a single array; leave it out.")
         return root
     if name is not None:
-        return named(root, name, label, "array")
+        return select_array(root, name, label, "array")
     schema = str(root.attrs.get("schema", ""))
     # features of recordings are samples
     if schema.startswith("dask-sketch/") and not schema.startswith("dask-sketch/speech-features"):
