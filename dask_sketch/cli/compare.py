@@ -60,7 +60,7 @@ def level_options(function: Command) -> Command:
         "--level",
         type=click.FloatRange(0, 1, min_open=True, max_open=True),
         metavar="P",
-        help="Chance to find a difference where there is none; 0.05 by default.",
+        help="Probability of finding a difference where there is none; 0.05 by default.",
     )(function)
 
 
@@ -194,7 +194,7 @@ def _strata(
               help="Column with the group of each unit; by default the other one of two "
               "columns.")  # fmt: skip
 @click.option("--level", type=click.FloatRange(0, 1, min_open=True, max_open=True), metavar="P",
-              help="Chance to find a difference where there is none; 0.05 by default.",
+              help="Probability of finding a difference where there is none; 0.05 by default.",
               )  # fmt: skip
 @seed_option
 @storage_option
@@ -259,7 +259,7 @@ def _names(first: str, second: str) -> tuple[str, str]:
 @by_option
 @nan_option
 @click.option("--level", type=click.FloatRange(0, 1, min_open=True, max_open=True), metavar="P",
-              help="Chance to find a dependence where there is none; 0.05 by default.",
+              help="Probability of finding a dependence where there is none; 0.05 by default.",
               )  # fmt: skip
 @seed_option
 @cluster_options
@@ -303,7 +303,7 @@ def compare_columns(
         try:
             split = split_columns(samples, _columns(first, feature_map), feature_map)
         except InputError as error:
-            if error.parameter == "columns":  # that of the library, not the option of that name
+            if error.parameter == "columns":  # the argument of split_columns, not --columns
                 raise InputError(str(error), parameter="first") from error
             raise
         lazy = [sketch(one, feature_map, nan_policy=nan_policy) for one in (samples, *split)]

@@ -60,8 +60,8 @@ class Fitted:
     ----------
     feature_map, plan, sketch, model
         Results of its steps.
-    happened
-        Task statistics of the pass.
+    observed
+        Statistics of the tasks of the pass.
     """
 
     feature_map: FeatureMap
@@ -73,7 +73,7 @@ class Fitted:
 
 @dataclass
 class Pipeline:
-    """The steps from a Zarr store to a mixture, with their times.
+    """Steps from a Zarr store to a mixture, with the time that each took.
 
     Attributes
     ----------
@@ -133,6 +133,7 @@ class Pipeline:
         Returns
         -------
         fitted
+            Feature map, plan, sketch and mixture.
         """
         with self.step("design", "designing a feature map from a few chunks"):
             feature_map = design(
@@ -220,7 +221,7 @@ def speech_like_mixture(n_components: int, seed: int = 0) -> GaussianMixture:
     -------
     mixture
         Mixture of 12 features, the first five times as wide as the last. The weights differ by a
-        factor of about three, and the components are nearer to each other than those of
+        factor of about three, and the components are nearer to each other than the components of
         :func:`random_mixture`.
 
     Examples
@@ -305,7 +306,7 @@ def run_demo(
     progress: bool = False,
     log: Callable[[str], object] = lambda text: None,
 ) -> Comparison:
-    """Write data, plan, sketch, decode, compare and report.
+    """Simulate data, plan, sketch, decode, compare with scikit-learn, and write a report.
 
     Parameters
     ----------

@@ -28,7 +28,7 @@ from dask_sketch.cli.options import (
 from dask_sketch.display.text import describe
 from dask_sketch.errors import InputError
 
-# Columns of which files of predictions have one in their header.
+# The header of a file of predictions has one of these columns.
 _HEADERS = ("prediction", "component 0")
 LEARNING = ("regression", "classification")
 
@@ -137,7 +137,7 @@ def learn(
 @click.argument("data")
 @output_options
 @click.option("--level", type=click.FloatRange(0, 1, min_open=True, max_open=True), metavar="P",
-              help="Add intervals that miss a target with this chance.")  # fmt: skip
+              help="Add intervals that miss a target with this probability.")  # fmt: skip
 @click.option("--probabilities", is_flag=True,
               help="Add the probability of each class or component.")  # fmt: skip
 @input_options
@@ -159,7 +159,7 @@ def predict(
     For a model of `learn`, DATA are sketches of groups, or with --by samples, which are sketched in
     one pass; there is one prediction for each group. For a mixture or centroids, DATA are samples,
     and each gets its component; for principal components, each gets its coordinates. Samples are in
-    the order of the rows of the files, and these in that of their sorted paths.
+    the order of the rows of the files, and the files in the order of their sorted paths.
     """
     from dask_sketch.cli.open import open_any
     from dask_sketch.distributions import DistributionClassifier, DistributionRegressor
@@ -315,7 +315,7 @@ def read_column(
 
 
 def _require_no_typing_error(y: dict[Any, str], path: str) -> None:
-    """Refuse texts among targets that are numbers for most groups."""
+    """Raise InputError for texts among targets that are numbers for most groups."""
     import pandas as pd
 
     numbers = pd.to_numeric(pd.Series(list(y.values())), errors="coerce")

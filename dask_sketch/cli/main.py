@@ -1,7 +1,7 @@
 """Command line ``dask-sketch``, also ``dask sketch`` through the entry point of Dask.
 
 Results go to standard output, everything else to standard error. Exit codes: 0 done, 1 failed,
-2 wrong usage, 3 refused by the plan; 4 to 9 are those of jobs, see :mod:`dask_sketch.cli.jobs`.
+2 wrong usage, 3 refused by the plan; for 4 to 9, of jobs, see :mod:`dask_sketch.cli.jobs`.
 
 The modules of this package import the library inside the commands, so that ``--help`` is fast.
 """
@@ -69,8 +69,8 @@ def cli() -> None:
     `dask-sketch demo` shows all steps on simulated data. `dask-sketch run` repeats them every night
     on data that grows.
 
-    Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused by the plan; `run --help` has those of
-    jobs.
+    Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused by the plan; `run --help` lists the codes
+    of jobs.
     """
 
 
@@ -295,8 +295,8 @@ def sketch(
     """Read DATA once and write its sketch.
 
     Uses the feature map of --map, which `design` wrote, or designs one for -k components first.
-    With --by, makes one sketch for each label, in the same pass. With --task pca, or a grid of it
-    as --map, writes second moments, of which `pca` finds the components.
+    With --by, makes one sketch for each label, in the same pass. With --task pca, or second moments
+    as --map, writes second moments, from which `pca` finds the components.
     """
     from dask_sketch.cli.open import open_map
     from dask_sketch.graph.design import design as make_map
@@ -419,7 +419,7 @@ def _require_size(
     covariance_type: str | None,
     task: str | None,
 ) -> None:
-    """Refuse options that leave the size of the sketch open, or give it twice."""
+    """Raise an error for options that leave the size of the sketch open, or give it twice."""
     sized = (map_path, n_components, n_frequencies) != (None, None, None)
     if not sized and task not in ("comparison", PCA):
         raise click.UsageError(

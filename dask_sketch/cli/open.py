@@ -72,6 +72,7 @@ def open_one(
     Returns
     -------
     sketch
+        Sketch of all rows, or of the group.
 
     Raises
     ------
@@ -99,7 +100,7 @@ def open_one(
 
 
 def open_map(path: str, storage_options: dict[str, Any] | None) -> FeatureMap | MomentGrid:
-    """Open a feature map, or the feature map of a sketch; of second moments the grid.
+    """Open a feature map, the feature map of a sketch, or the grid of second moments.
 
     Parameters
     ----------

@@ -454,8 +454,8 @@ def refuse_existing_file(
     inputs
         Paths or URLs of what is read.
     kind, marks
-        Kind of the local files that may be replaced, and texts of which such a file begins with
-        one; by default all files.
+        Kind of the local files that may be replaced, for messages, and the texts with one of which
+        such a file begins; by default any file may be replaced.
 
     Raises
     ------
@@ -502,7 +502,7 @@ def refuse_existing_page(path: str, overwrite: bool) -> None:
 
 @contextlib.contextmanager
 def new_text_file(path: str, storage_options: dict[str, Any] | None) -> Iterator[IO[str]]:
-    """Write a text file; a local one is there when it is complete, in place of an earlier one.
+    """Open a text file for writing; a local one replaces an earlier one only when complete.
 
     Raises
     ------

@@ -65,7 +65,7 @@ def privatise(
     """Make a differentially private sketch from SKETCH, which can be released.
 
     Noise hides whether an individual is in the data. Minimum, maximum, moments and counts, which
-    would reveal it, are left out. The feature map is released as it is, with all that `design`
+    would reveal it, are left out. The feature map is released unchanged, with all that `design`
     found in the data. The privacy losses of several releases about the same individuals add up.
     """
     import numpy as np
