@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import replace
+from functools import partial
 from typing import Any, overload
 
 from numpy.typing import ArrayLike
@@ -33,6 +34,7 @@ from dask_sketch.decoders.replicates import Progress, Reporter, fit_replicates, 
 from dask_sketch.decoders.search import expected_seconds
 from dask_sketch.decoders.starts import FAMILIES
 from dask_sketch.decoders.unusual_rows import warn_of_few_samples
+from dask_sketch.decoders.weighted_errors import errors_of_weighted_rows
 from dask_sketch.errors import DecodeError
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.clusters import unit_centers
@@ -483,8 +485,10 @@ def _wrapped(problem: Problem, solution: Solution, trace: list[float], seconds: 
         feature_names=problem.sketch.feature_map.feature_names,
     )
     if problem.model in TRANSFORMS:
-        made: Callable[..., AnyModel] = FAMILIES[problem.model]
-        return made(solution.weights, solution.means, **solution.parameters or {}, decoding=record)
+        family: Callable[..., AnyModel] = FAMILIES[problem.model]
+        return family(
+            solution.weights, solution.means, **solution.parameters or {}, decoding=record
+        )
     if solution.variances is None:
         spherical = problem.sketch.feature_map.normalize
         centers = unit_centers(solution.means) if spherical else solution.means
@@ -494,14 +498,18 @@ def _wrapped(problem: Problem, solution: Solution, trace: list[float], seconds: 
     covariances = solution.factors
     if covariances is None:
         covariances = _of_type(kind, solution.variances, solution.matrices)
-    return GaussianMixture(
+    made = partial(
+        GaussianMixture,
         solution.weights,
         solution.means,
         covariances,
         decoding=record,
-        stderr=None if errors is None else _standard_errors(kind, *errors),
         covariance_type=kind,
     )
+    if errors is None:
+        return made()
+    given = _standard_errors(kind, *errors)
+    return made(stderr=errors_of_weighted_rows(given, made(), problem.sketch.sample))
 
 
 def _standard_errors(

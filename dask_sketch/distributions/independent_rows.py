@@ -30,9 +30,7 @@ from dask_sketch.distributions.row_noise import (
     centred,
     effect_of_rows,
     features_of,
-    has_weights,
     most_rows,
-    noise_masses_of,
     observe,
     resized,
 )
@@ -282,11 +280,11 @@ def _weighted_rows(sketch: Sketch, expected: Array, size: int, seed: int) -> _Ro
                 "in importance sampling, the p-value may be far too small: sketch with sample=True."
             )
         return None
-    if not has_weights(sample):
+    if not sample.is_weighted:
         return None
     sample = resized(sample, 2 * size)
     order = np.random.default_rng((seed, 4)).permutation(len(sample))
-    rows, shares = np.asarray(sample.rows, dtype=np.float64), noise_masses_of(sample)
+    rows, shares = np.asarray(sample.rows, dtype=np.float64), sample.noise_weights
     noise = np.sqrt(shares)[:, None] * (features_of(sketch.feature_map, rows) - expected)
     kept, left = order[::2], order[1::2]
     noise, others = (noise[part] / math.sqrt(shares[part].sum()) for part in (kept, left))

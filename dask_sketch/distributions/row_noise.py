@@ -103,9 +103,9 @@ def observe(first: Sketch, second: Sketch, *, pooled: bool = True) -> ObservedDi
     rows = np.concatenate([np.asarray(one.rows, dtype=np.float64) for one in samples])
     shares = np.array(counts) / sum(counts)
     masses = _shared(shares, [one.weights for one in samples])
-    noise_masses, is_weighted = masses, any(has_weights(one) for one in samples)
+    noise_masses, is_weighted = masses, any(one.is_weighted for one in samples)
     if is_weighted:  # the variance of each side is over its own count, not that of both together
-        noise_masses = _shared(shares[::-1], [noise_masses_of(one) for one in samples])
+        noise_masses = _shared(shares[::-1], [one.noise_weights for one in samples])
     unit = feature_scales(feature_map)
     factor = sum(counts) / (counts[0] * counts[1])
     features, cut = features_of(feature_map, rows), len(samples[0])
@@ -115,7 +115,7 @@ def observe(first: Sketch, second: Sketch, *, pooled: bool = True) -> ObservedDi
         factor = 1.0
         noise = np.concatenate(
             [
-                centred(side, one.weights, noise_masses_of(one)) / math.sqrt(n)
+                centred(side, one.weights, one.noise_weights) / math.sqrt(n)
                 for side, one, n in zip(
                     (features[:cut], features[cut:]), samples, counts, strict=True
                 )
@@ -166,22 +166,9 @@ def most_rows(n_frequencies: int) -> int:
     return max(min(MAX_ROWS, _NUMBERS // (2 * n_frequencies)), MIN_ROWS)
 
 
-def has_weights(sample: RowSample) -> bool:
-    """Whether the weights of random rows differ."""
-    return bool(len(sample) and np.ptp(sample.row_weights) > _ROUNDING * sample.row_weights.max())
-
-
 def resized(sample: RowSample, size: int) -> RowSample:
     """At most ``size`` of some random rows."""
     return sample.resized(size) if len(sample) > size else sample
-
-
-def noise_masses_of(sample: RowSample) -> Array:
-    """Shares of random rows in the variance of the weighted mean of all rows, shape (n_rows,)."""
-    if not has_weights(sample):
-        return sample.weights
-    shares = sample.weights * sample.row_weights
-    return np.asarray(shares / shares.sum())
 
 
 def features_of(feature_map: FeatureMap, rows: Array) -> Array:

@@ -526,7 +526,8 @@ class StandardErrors:
     """Standard errors of the parameters of a mixture.
 
     They are asymptotic: valid for large samples of the mixture itself, and too small if the data
-    has another distribution.
+    has another distribution. Without random rows in the sketch, weights of rows are taken as
+    independent of their values.
 
     Parameters
     ----------

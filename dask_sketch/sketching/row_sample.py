@@ -24,6 +24,7 @@ _BLOCK = 262_144  # rows that are scanned together
 _FAR = 7.0  # bound of the squared distance from the center that raises the importance, in variances
 _MAX_WEIGHT = 2.0**400  # of a row, and one over the least: their squares are summed
 _U53 = float(2**53)
+_EQUAL_WEIGHTS = 1e-13  # relative difference of weights that is rounding
 _NO_POSITIONS = np.empty(0, np.int64)
 
 
@@ -196,6 +197,24 @@ class RowSample(FrozenDataclass):
         chance = np.minimum(1.0, self.importance * self.threshold)
         weights = self.row_weights / chance
         return np.asarray(weights / weights.sum())
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether the weights of the rows in the data differ."""
+        given = self.row_weights
+        return bool(len(given) and np.ptp(given) > _EQUAL_WEIGHTS * given.max())
+
+    @cached_property
+    def noise_weights(self) -> Array:
+        """Shares of the rows in the variance of a weighted mean, shape (r,), summing to one.
+
+        That variance is a sum over squares of the weights in the data. Where these are equal, the
+        shares are :attr:`weights`.
+        """
+        if not self.is_weighted:
+            return self.weights
+        shares = self.weights * self.row_weights
+        return np.asarray(shares / shares.sum())
 
     @property
     def nbytes(self) -> int:
