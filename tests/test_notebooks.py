@@ -64,7 +64,10 @@ def kernel():
         )
         yield manager
         if manager.has_kernel:
+            process = manager.provisioner.process
             asyncio.run(manager.shutdown_kernel(now=True))
+            # on a busy machine, the manager may give up before the process has ended
+            process.wait(timeout=60)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
