@@ -131,6 +131,30 @@ def _rows_of_each(sizes: tuple[int, ...]) -> int:
     return int(sizes[0]) if same and sizes[0] > 0 else 0
 
 
+def chunk_title(samples: Samples, number: int) -> str:
+    """Name of a chunk in messages, as in those of its own task.
+
+    Parameters
+    ----------
+    samples
+        Samples.
+    number
+        Number of the chunk, in the range of ``samples.n_chunks``.
+
+    Examples
+    --------
+    >>> from dask_sketch.sources.open import open_samples
+    >>> chunk_title(open_samples(da.ones((6, 2), chunks=(2, 2), name="x")), 1)
+    'chunk 1 of the Dask array x, from row 2'
+    """
+    blocks = samples.blocks
+    if not isinstance(blocks, da.Array):
+        return chunk_label(samples.label, (number,))
+    step = _rows_of_each(blocks.chunks[0]) if blocks.ndim == 2 else 0
+    index = tuple(map(int, np.unravel_index(number, blocks.numblocks[:-1])))
+    return chunk_label(samples.label, index, step)
+
+
 @lru_cache(maxsize=8)
 def _ones(n: int) -> tuple[int, ...]:
     """One tuple for all batches, because Dask keeps sums of chunk sizes for each new tuple."""

@@ -13,12 +13,13 @@ import dask
 from dask.callbacks import Callback
 
 from dask_sketch.display.progress import Show, progress_bar
+from dask_sketch.errors import ChunkError, ClusterError, InputError, SketchError
 from dask_sketch.graph.reduction import Combine, Reduction
 from dask_sketch.graph.telemetry import TaskSpan, log_pass, open_span
 from dask_sketch.sources.samples import Samples
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from distributed import Client, KilledWorker
 
 AHEAD = 2  # batches on a cluster at a time: workers have tasks while the next graph is built
 _PREPARE_TIMEOUT = 300.0  # seconds for workers to compile; a stopped worker never answers
@@ -29,10 +30,20 @@ POLL_SECONDS = 0.2  # between two questions to a scheduler
 _PENDING = ("waiting", "no-worker", "queued", "processing")
 _LOCAL_PENDING = ("waiting", "ready", "running")
 _WORDS = "completed"
+WORKERS_DIED = (  # the remedy
+    "The cause is most often lack of memory: use fewer threads per worker, more memory, or store "
+    "the data in smaller chunks."
+)
 
 
 def active_client() -> Client | None:
-    """Distributed client that a computation would use now, or ``None``."""
+    """Distributed client that a computation would use now, or ``None``.
+
+    Raises
+    ------
+    InputError
+        If the client is asynchronous: it would give coroutines, and no results.
+    """
     if dask.config.get("scheduler", None) not in (None, "dask.distributed", "distributed"):
         return None
     if "distributed" not in sys.modules:  # then nobody can have made a client
@@ -40,9 +51,73 @@ def active_client() -> Client | None:
     from distributed import default_client
 
     try:
-        return default_client()
+        client = default_client()
     except ValueError:
         return None
+    if client.asynchronous:
+        raise InputError(
+            "the active client is asynchronous (asynchronous=True, or used on its event loop), and "
+            "this call waits for results: use `await client.compute(lazy)` for a lazy sketch, a "
+            "client with asynchronous=False, or dask.config.set(scheduler='threads').",
+            parameter="client",
+        )
+    return client
+
+
+@contextlib.contextmanager
+def cluster_errors(client: Client | None, collections: Sequence[Any] = ()) -> Iterator[None]:
+    """Turn the errors of a cluster that is lost, or whose workers die, into those of the package.
+
+    Errors of tasks are raised as they are.
+
+    Parameters
+    ----------
+    client
+        Client of the cluster; ``None`` if the computation may have been sent to one or not.
+    collections
+        Collections that are computed; those with ``chunk_of`` name the chunk of a task.
+
+    Raises
+    ------
+    ChunkError
+        If workers died of a task; the message names its chunk, where it is known.
+    ClusterError
+        If the client was closed, the scheduler was lost, or the tasks were cancelled.
+    """
+    try:
+        yield
+    except SketchError:
+        raise
+    except Exception as error:
+        if "distributed" not in sys.modules:
+            raise
+        from distributed import CancelledError, KilledWorker
+        from distributed.comm import CommClosedError
+
+        if isinstance(error, KilledWorker):
+            raise ChunkError(_describe_killer(error, collections)) from error
+        status = "running" if client is None else client.status
+        found = f"({type(error).__name__}: {error})"
+        if status == "running" and isinstance(error, CancelledError):
+            raise ClusterError(
+                f"tasks were cancelled while the cluster computed {found}: another client, or a "
+                "restart, has taken them away. Compute again."
+            ) from error
+        if status == "running" and not isinstance(error, CommClosedError):
+            raise
+        lost = f"the client is {status}" if status.startswith("clos") else "the scheduler is lost"
+        raise ClusterError(
+            f"{lost}, and the computation with it {found}: connect to a cluster, and compute again."
+        ) from error
+
+
+def _describe_killer(error: KilledWorker, collections: Sequence[Any]) -> str:
+    named = (one.chunk_of(error.task) for one in collections if hasattr(one, "chunk_of"))
+    chunk = next((name for name in named if name is not None), f"task {error.task!r}")
+    return (
+        f"{chunk}: {error.allowed_failures + 1} worker(s) died with it among their tasks, the last "
+        f"one at {error.last_worker.address}. {WORKERS_DIED} Their logs may have the reason."
+    )
 
 
 def start_pass(
@@ -68,15 +143,18 @@ def start_pass(
         If the computation cannot fit in memory.
     ArtifactError
         If a worker samples other frequencies than the client, or has different kernels.
+    ClusterError
+        If the client was closed, or the scheduler is lost.
     """
-    if reduction.require_fit is not None:
-        reduction.require_fit(samples, split_every, client)
-    if client is not None and reduction.prepare is not None:
-        _prepare_workers(client, reduction)
-    if reduction.feature_map is None:
-        return open_span(client, reduction.name)
-    span = open_span(client)
-    log_pass(client, span, samples, reduction.feature_map)
+    with cluster_errors(client):
+        if reduction.require_fit is not None:
+            reduction.require_fit(samples, split_every, client)
+        if client is not None and reduction.prepare is not None:
+            _prepare_workers(client, reduction)
+        if reduction.feature_map is None:
+            return open_span(client, reduction.name)
+        span = open_span(client)
+        log_pass(client, span, samples, reduction.feature_map)
     return span
 
 
@@ -126,6 +204,11 @@ def compute_together(
     options
         Keyword arguments of ``dask.compute``, or with a client, of ``Client.compute``.
 
+    Raises
+    ------
+    ChunkError, ClusterError
+        If workers died of a task, or the cluster is lost; see :func:`cluster_errors`.
+
     Examples
     --------
     >>> import dask.array as da
@@ -133,16 +216,18 @@ def compute_together(
     3.0
     """
     if client is None:
-        with local_progress(progress):
+        with local_progress(progress), cluster_errors(None, collections):
             return list(dask.compute(*collections, **options))
     if isinstance(span, str):
         span = open_span(client, span)
+    sent = collections
     if options.pop("optimize_graph", True):
         # optimised before: tasks inside a span are not fused with tasks outside
-        collections = dask.optimize(*collections)
-    with span.mark():
-        futures = client.compute(list(collections), optimize_graph=False, **options)
-    return list(wait_for(client, futures, span, progress))
+        sent = dask.optimize(*collections)
+    with cluster_errors(client, collections):
+        with span.mark():
+            futures = client.compute(list(sent), optimize_graph=False, **options)
+        return list(wait_for(client, futures, span, progress))
 
 
 def compute_in_batches(
@@ -182,6 +267,11 @@ def compute_in_batches(
     -------
     total
         Combined partial result; ``None`` if all results are ``None``.
+
+    Raises
+    ------
+    ChunkError, ClusterError
+        If workers died of a task, or the cluster is lost; see :func:`cluster_errors`.
     """
     total = None
     run = _local(batches, options) if client is None else _on(client, batches, span, options)
@@ -195,29 +285,38 @@ def compute_in_batches(
 
 def _local(batches: Iterable[Any], options: dict[str, Any]) -> Generator[Any, None, None]:
     for batch in batches:
-        yield dask.compute(batch, **options)[0]
+        with cluster_errors(None, [batch]):
+            result = dask.compute(batch, **options)[0]
+        yield result
 
 
 def _on(
     client: Client, batches: Iterable[Any], span: TaskSpan, options: dict[str, Any]
 ) -> Generator[Any, None, None]:
-    waiting: deque[Any] = deque()
+    waiting: deque[tuple[Any, Any]] = deque()  # futures, and the collections that they compute
     try:
         for batch in batches:
             # optimise in this process: the scheduler is busy, and should get only the tasks of
             # this batch, and not all layers of the input
             (optimised,) = dask.optimize(batch)
-            with span.mark():
-                waiting.append(client.compute(optimised, optimize_graph=False, **options))
-            del batch, optimised
+            with cluster_errors(client), span.mark():
+                future = client.compute(optimised, optimize_graph=False, **options)
+            waiting.append((future, batch))
+            del batch, optimised, future
             if len(waiting) == AHEAD:
-                yield waiting[0].result()
+                yield _result_of(client, *waiting[0])
                 waiting.popleft()
         while waiting:
-            yield waiting[0].result()
+            yield _result_of(client, *waiting[0])
             waiting.popleft()
     finally:
-        client.cancel(list(waiting))
+        if client.status == "running":
+            client.cancel([future for future, _ in waiting])
+
+
+def _result_of(client: Client, future: Any, batch: Any) -> Any:
+    with cluster_errors(client, [batch]):
+        return future.result()
 
 
 # Progress of tasks.

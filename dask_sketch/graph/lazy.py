@@ -9,7 +9,9 @@ from functools import cached_property
 from typing import Any
 
 import dask
+import dask.array as da
 import dask.threaded
+import numpy as np
 from dask.base import DaskMethodsMixin, tokenize
 from dask.delayed import Delayed
 
@@ -17,6 +19,7 @@ from dask_sketch import config
 from dask_sketch.display.html import card, fields_table
 from dask_sketch.display.progress import Show
 from dask_sketch.display.text import describe
+from dask_sketch.graph.chunks import chunk_title
 from dask_sketch.graph.compute import (
     active_client,
     compute_in_batches,
@@ -83,6 +86,32 @@ class LazyResult(DaskMethodsMixin):
         partial = replace(self.reduction, finalize=same)
         return LazyResult(self.samples, partial, self.split_every, chosen)
 
+    def chunk_of(self, key: Any) -> str | None:
+        """Name of the chunk that a task reads; ``None`` for other tasks, such as merges.
+
+        Parameters
+        ----------
+        key
+            Key of a task in the graph, optimised or not.
+        """
+        name, index = (key[0], key[1:]) if isinstance(key, tuple) else (key, ())
+        kind, _, token = str(name).rpartition("-")
+        blocks = self.samples.blocks
+        if index and blocks.name.endswith(f"-{token}"):  # a task of the source
+            leading = index[:-1] if isinstance(blocks, da.Array) else index
+            along = blocks.numblocks[:-1] if isinstance(blocks, da.Array) else (blocks.npartitions,)
+            return chunk_title(self.samples, int(np.ravel_multi_index(leading, along)))
+        layers = () if self._rebuilt else self.__dask_graph__().layers
+        if not any(layer.endswith(f"-{token}") for layer in layers):
+            return None
+        if kind.endswith("-aggregate") and self.n_chunks == 1:  # all in one task
+            index = (0,)
+        # with names of the tasks before, where Dask has fused them; `part` is of bags
+        elif not index or not f"-{kind}".endswith((f"-{self.reduction.name}", "-part")):
+            return None
+        number = index[0] if self._chosen is None else self._chosen[index[0]]
+        return chunk_title(self.samples, number)
+
     def compute(self, *, progress: bool | Show = False, **kwargs: Any) -> Any:
         """Compute the result in one pass.
 
@@ -105,7 +134,10 @@ class LazyResult(DaskMethodsMixin):
         InputError
             If there were no samples at all.
         ChunkError
-            If a chunk cannot be read or holds refused values; the message names it.
+            If a chunk cannot be read, holds refused values or kills its workers; the message names
+            it.
+        ClusterError
+            If the client was closed, or the scheduler is lost.
         """
         client = None if "scheduler" in kwargs else active_client()
         span = start_pass(self.samples, self.reduction, self.split_every, client)

@@ -21,7 +21,7 @@ from dask_sketch.display.progress import progress_bar
 from dask_sketch.errors import ArtifactError, ChunkError, ClusterError, DeviceError, InputError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.graph.chunks import ChunkGraph, chunk_graphs
-from dask_sketch.graph.compute import active_client, start_pass
+from dask_sketch.graph.compute import WORKERS_DIED, active_client, start_pass
 from dask_sketch.graph.executors import Cluster, ConnectionLost, TaskLost, Threads
 from dask_sketch.graph.moments import partition_moments
 from dask_sketch.graph.reduction import Reduction, reduce_blocks
@@ -466,8 +466,7 @@ class _Stream:
             return []
         message = (
             f"chunk {batch.chunks[0].number} of {self._label}: workers died while they computed "
-            f"it, and nothing else ({error}), most often for lack of memory. Use fewer threads "
-            "per worker, more memory, or store the data in smaller chunks."
+            f"it, and nothing else ({error}). {WORKERS_DIED}"
         )
         return [ChunkFailure(message, retry=False)]
 

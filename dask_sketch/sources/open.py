@@ -13,6 +13,7 @@ import dask.array as da
 import fsspec
 import numpy as np
 from dask.base import is_dask_collection
+from dask.delayed import Delayed
 from zarr.abc.store import Store
 
 from dask_sketch.display.text import first_line
@@ -166,6 +167,7 @@ def open_samples(
     if isinstance(x, Samples):
         _require_effect(given, "samples that are open already", ())
         return x
+    _require_known_shapes({"x": x, "weights": weights, "groups": groups})
     # the chunks of frames are converted; other inputs hold codes
     if isinstance(x, (str, os.PathLike)):
         return _of_codes(_path_samples(os.fspath(x), given, categories), categories)
@@ -178,6 +180,22 @@ def open_samples(
             parameter="x",
         )
     return _of_codes(opened, categories)
+
+
+def _require_known_shapes(given: dict[str, Any]) -> None:
+    """Refuse Delayed objects, alone or in a list: nothing is known of them before they are run."""
+    for name, value in given.items():
+        several = isinstance(value, (list, tuple))
+        if any(isinstance(one, Delayed) for one in (value if several else [value])):
+            kind = f"{type(value).__name__} of " if several else ""
+            shape = "(n_samples, n_features)" if name == "x" else "(n_samples,)"
+            raise InputError(
+                f"{name} of type {kind}dask.delayed.Delayed has no known shape: make a Dask array "
+                f"with dask.array.from_delayed(value, shape={shape}, dtype=float), where n_samples "
+                "may be NaN, and join several by dask.array.concatenate; or make a DataFrame with "
+                "dask.dataframe.from_delayed.",
+                parameter=name,
+            )
 
 
 def _of_codes(samples: Samples, categories: Any) -> Samples:

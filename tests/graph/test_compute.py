@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 import threading
 import time
 import weakref
+from types import SimpleNamespace
 
 import dask
 import dask.array as da
@@ -13,14 +17,16 @@ import numpy as np
 import pandas as pd
 import pytest
 import zarr
-from distributed import Client
+from distributed import CancelledError, Client, KilledWorker, LocalCluster, get_worker
+from distributed.comm import CommClosedError
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import draw_rows, feature_map
 
 import dask_sketch as ds
-from dask_sketch.errors import ChunkError, InputError
+from dask_sketch.errors import ChunkError, ClusterError, InputError
 from dask_sketch.graph import LazyResult
+from dask_sketch.graph.compute import compute_together
 from dask_sketch.graph.reduction import Reduction
 from dask_sketch.graph.tree import batch_chunks, count_merges
 
@@ -258,3 +264,170 @@ def test_an_interrupt_takes_its_batches_with_it(thread_client):
     with small_batches(), pytest.raises(KeyboardInterrupt):
         lazy.compute()
     assert settled(thread_client) == 0
+
+
+# -- a cluster that is lost --------------------------------------------------------------------
+
+MIXTURE = ds.GaussianMixture([0.5, 0.5], [[-1.0] * 3, [1.0] * 3], [[1.0] * 3] * 2)
+
+
+def raises_killed(block, number):
+    """End as a task that has killed its workers: with the error of the scheduler."""
+    if (block[0] == X[20 * number]).all():
+        key = get_worker().get_current_task()
+        raise KilledWorker(key, SimpleNamespace(address="tcp://gone:1"), allowed_failures=3)
+    return block
+
+
+def deadly(number):
+    """A Dask array of 20 chunks, of which one kills the workers that read it."""
+    rows = da.from_array(X[:400], chunks=(20, 3))
+    return rows.map_blocks(raises_killed, number, meta=X[:0], dtype=X.dtype)
+
+
+PASSES = {
+    "sketch": lambda x: ds.sketch(x, FM).compute(),
+    "groups": lambda x: ds.sketch(x, FM, groups=np.arange(400) % 3).compute(),
+    "moments": lambda x: ds.second_moments(x, like=ds.second_moments(X)).compute(),
+    "polish": lambda x: ds.polish(MIXTURE, x),
+    "design": lambda x: ds.design(x, n_components=2, n_pilot=4000),
+    "batches": lambda x: in_batches(ds.sketch(x, FM)),
+}
+
+
+def in_batches(lazy):
+    with small_batches(tasks=3):
+        return lazy.compute()
+
+
+def bag_of(x):
+    """A bag of the chunks, read by other tasks than those that sketch them."""
+    blocks = [blocks[0] for blocks in x.to_delayed(optimize_graph=False)]
+    return db.from_delayed([dask.delayed(list)([block]) for block in blocks])
+
+
+DEADLY = PASSES | {
+    "last": lambda x: ds.sketch(x[-20:], FM).compute(),  # reading and merging are one task
+    "bag": lambda x: ds.sketch(bag_of(x), FM).compute(),
+    "grid": lambda x: ds.sketch(x.reshape(20, 20, 3), FM).compute(),
+}
+
+
+@pytest.mark.parametrize("number", [0, 19])
+@pytest.mark.parametrize("kind", DEADLY)
+def test_workers_that_die_name_the_chunk(kind, number, thread_client):
+    if kind == "last" and not number:
+        pytest.skip("the first chunk is not read")
+    with pytest.raises(ChunkError, match=r"4 worker\(s\) died .* tcp://gone:1") as caught:
+        DEADLY[kind](deadly(number))
+    place = f"({number}, 0)" if kind == "grid" else 0 if kind == "last" else number
+    assert str(caught.value).startswith(f"chunk {place} of ")
+
+
+def test_two_sketches_of_one_computation_name_their_own_chunks(thread_client):
+    whole = ds.sketch(da.from_array(X, chunks=(10, 3), name="whole"), FM)
+    with pytest.raises(ChunkError, match=r"chunk 7 of the Dask array raises_killed-"):
+        compute_together([whole, ds.sketch(deadly(7), FM)], thread_client, False, "sketch")
+
+
+def test_workers_that_die_of_another_task_name_the_task(thread_client):
+    with pytest.raises(ChunkError, match=r"task .*raises_killed.*, 7, 0\)"):
+        compute_together([deadly(7)], thread_client, False, "sum")
+
+
+def kills(block):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+kills.__module__ = "__main__"  # by value: a worker process cannot import this file
+
+
+def test_a_chunk_that_kills_its_workers(process_client, monkeypatch):
+    monkeypatch.setattr(process_client.cluster.scheduler, "allowed_failures", 0)
+    x = da.from_array(X, chunks=(410, 3)).map_blocks(kills, meta=X[:0], dtype=X.dtype)
+    with pytest.raises(ChunkError, match=r"chunk 0 of .*: 1 worker\(s\) died"):
+        ds.polish(MIXTURE, x)
+
+
+CLIENTS = []
+
+
+def closes_client(block):
+    """Close the client of the test, in the midst of its computation."""
+    if CLIENTS:
+        CLIENTS.pop().close(timeout=1)
+    return block
+
+
+@pytest.fixture
+def doomed():
+    """A client that the first chunk closes: its worker is in this process."""
+    options = {"n_workers": 1, "threads_per_worker": 1, "processes": False}
+    with (
+        LocalCluster(dashboard_address=":0", **options) as cluster,
+        Client(cluster) as client,
+    ):
+        CLIENTS.append(client)
+        yield client
+        CLIENTS.clear()
+
+
+CLOSED = {kind: PASSES[kind] for kind in ("sketch", "polish", "design", "batches")} | {
+    "progress": lambda x: ds.sketch(x, FM).compute(progress=lambda *_: None),
+    "calibrate": lambda x: ds.plan(x, FM, calibrate=True),
+}
+
+
+@pytest.mark.parametrize("kind", CLOSED)
+def test_a_client_that_is_closed_meanwhile(kind, doomed):
+    x = da.from_array(X[:400], chunks=(20, 3))
+    x = x.map_blocks(closes_client, meta=X[:0], dtype=X.dtype)
+    with pytest.raises(ClusterError, match="client is clos"):
+        CLOSED[kind](x)
+
+
+def test_a_client_that_was_closed_before(thread_client):
+    lazy = ds.sketch(da.from_array(X, chunks=(10, 3)), FM)
+    with Client(thread_client.cluster) as client, client.as_current():
+        client.close()
+        with pytest.raises(ClusterError, match="client is closed"):
+            lazy.compute()
+
+
+@pytest.mark.parametrize(
+    "error", [CommClosedError("gone"), CancelledError("gone"), FileNotFoundError("x.npy")]
+)
+def test_only_errors_of_the_connection_are_turned_into_one(error, thread_client, monkeypatch):
+    def fail(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr(Client, "compute", fail)
+    lost = not isinstance(error, FileNotFoundError)
+    with pytest.raises(ClusterError if lost else FileNotFoundError, match=str(error)):
+        ds.sketch(da.from_array(X, chunks=(10, 3)), FM).compute()
+
+
+ASYNCHRONOUS = PASSES | {
+    "plan": lambda x: ds.plan(x, FM),
+    "grid": lambda x: ds.design(x, task="pca"),
+}
+
+
+@pytest.mark.parametrize("kind", ASYNCHRONOUS)
+def test_an_asynchronous_client_is_refused_where_results_are_waited_for(kind):
+    x = da.from_array(X[:400], chunks=(20, 3))
+
+    async def run():
+        options = {"n_workers": 1, "threads_per_worker": 1, "processes": False}
+        async with (
+            LocalCluster(asynchronous=True, dashboard_address=":0", **options) as cluster,
+            Client(cluster, asynchronous=True) as client,
+        ):
+            with pytest.raises(InputError, match="asynchronous") as caught:
+                ASYNCHRONOUS[kind](x)
+            assert caught.value.parameter == "client"
+            return await client.compute(ds.sketch(x, FM)) if kind == "sketch" else None
+
+    found = asyncio.run(run())
+    if kind == "sketch":
+        assert found.identical(ds.sketch(x, FM).compute(scheduler="sync"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dask
 import dask.array as da
 import dask.bag as db
 import dask.dataframe as dd
@@ -229,3 +230,24 @@ def test_unknown_options_are_refused_in_the_name_of_the_function(function):
 def test_columns_that_are_no_list_of_names(columns):
     with pytest.raises(InputError, match="columns="):
         ds.open_samples(np.zeros((3, 2)), columns=columns)
+
+
+@pytest.mark.parametrize("name", ["x", "weights", "groups"])
+@pytest.mark.parametrize("form", [lambda value: value, lambda value: [value, value]])
+def test_delayed_objects_name_the_remedy(name, form):
+    x = draw_rows(1, 30, 3)
+    value = dask.delayed(x if name == "x" else np.ones(30))
+    given = {"x": x, name: form(value)}
+    with pytest.raises(InputError, match=r"Delayed .*dask\.array\.from_delayed") as caught:
+        ds.sketch(feature_map=feature_map(), **given)
+    assert caught.value.parameter == name
+
+
+def test_a_model_refuses_delayed_objects_and_takes_arrays_of_them():
+    x = draw_rows(1, 30, 3)
+    model = ds.GaussianMixture([1.0], [[0.0] * 3], [[1.0] * 3])
+    value = dask.delayed(x)
+    with pytest.raises(InputError, match=r"Delayed .*dask\.array\.from_delayed"):
+        model.score(value)
+    lazy = da.from_delayed(value, shape=(np.nan, 3), dtype=x.dtype)
+    assert float(model.score(lazy).compute(scheduler="sync")) == pytest.approx(model.score(x))
