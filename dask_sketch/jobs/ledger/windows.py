@@ -90,10 +90,15 @@ def choose_sides(
         if reference is None:
             rest = set(entries).difference(newest)
             if not rest:
-                remedy = "earlier runs too" if window is None else "a shorter window"
+                if window is None:
+                    raise LedgerError(
+                        f"the newest run holds all {len(entries):,} partitions, and none is left "
+                        "to compare with: commit another run, or give the window as a function of "
+                        "the key of a partition."
+                    )
                 raise LedgerError(
                     f"window={window!r} holds all {len(entries):,} partitions, and none is left to "
-                    f"compare with: give {remedy}.",
+                    "compare with: give a shorter window.",
                     parameter="window",
                 )
             earlier = window_keys(entries, records, rest.__contains__, "reference")

@@ -61,6 +61,24 @@ def test_bad_windows(nights, window):
         nights.drift("90 days", reference="1 day")
 
 
+def test_a_first_run_has_nothing_to_compare_with(tmp_path, feature_map):
+    ledger = create_ledger(tmp_path / "ledger.zarr", feature_map)
+    rows = np.random.default_rng(0).normal(size=(3, 60, 2))
+    added = [
+        (Partition(f"{i}", "v0", 60, 100), partial_sketch(rows[i], feature_map)) for i in (0, 1, 2)
+    ]
+    start = "2026-06-01T02:00:00+00:00"
+    with ledger.lock():
+        ledger.commit(added=added, run=RunRecord(1, start, start, "done"))
+    with pytest.raises(LedgerError, match="all 3 partitions") as caught:
+        ledger.drift()
+    assert caught.value.parameter is None  # no option was given that could be named
+    with pytest.raises(LedgerError, match="window=1 holds all 3 partitions") as caught:
+        ledger.drift(1)
+    assert caught.value.parameter == "window"
+    assert ledger.drift(lambda key: key == "2", level=0.5).n_units == (1, 2)
+
+
 def test_weekends_are_no_drift_and_a_change_is(nights):
     assert nights.drift("2 days", strata="weekday", level=0.1).is_different
     before = {key for key in nights.entries if int(key[:2]) <= N_NIGHTS - 2}
