@@ -249,6 +249,21 @@ class FeatureRegression:
         self._factor = linalg.cho_factor(matrix, lower=True, check_finite=False)
         lower = linalg.cholesky(matrix, lower=True, check_finite=False)
         self._scale = self._leave_one_out_factors(lower)
+        self._error_weights = self.weighted.weights
+        if self.weighted.inclusion is not None:  # errors of draws of a model are calibrated
+            self._error_weights = self._regression_weights()
+
+    def _regression_weights(self) -> Array:
+        """Weights with which the values of the rows make the estimate, shape (n_rows,).
+
+        Residuals count by these weights (Särndal, Swensson and Wretman 1989, The weighted residual
+        technique): they are large where the random rows have too few rows far out.
+        """
+        shift = linalg.cho_solve(self._factor, self._bias, check_finite=False)
+        found = np.empty(len(self.weighted.rows))
+        for part, block in self._features.blocks():
+            found[part] = 1.0 - (block.astype(np.float64) - self._bias) @ shift
+        return np.asarray(self.weighted.weights * found)
 
     def _leave_one_out_factors(self, lower: Array) -> Array:
         """Residual of a fit without the row over its residual in the fit, shape (n_rows,)."""
@@ -286,7 +301,7 @@ class FeatureRegression:
             slopes = linalg.cho_solve(self._factor, moments, check_finite=False)
             shift = self._bias @ slopes
             centred += shift
-            factors = (weights * self._scale) ** 2
+            factors = (self._error_weights * self._scale) ** 2
             if self.weighted.inclusion is not None:
                 factors *= 1.0 - self.weighted.inclusion
             squares, fourth, correction = np.zeros((3, values.shape[1]))

@@ -266,3 +266,21 @@ def test_error_that_few_rows_decide() -> None:
         error = found.value[0, 1] - np.cov(x.T, ddof=0)[0, 1]
         outside += abs(error) > 1.96 * found.standard_error[0, 1]
     assert outside <= 6  # of a nominal 3; 8 with the plain sum of squares
+
+
+def test_errors_with_few_random_rows_of_skewed_data():
+    feature_map = FeatureMap(2, 60, scale=1.0, seed=3)
+
+    def functions(x):
+        return np.column_stack([np.sin(3 * x[:, 0] + 1), np.exp(-(x[:, 0] ** 2)), x[:, 0] > 1.5])
+
+    squares = []
+    for seed in range(40):
+        x = np.random.default_rng(seed).exponential(size=(6000, 2)) - 1.0
+        found = EmpiricalDistribution(
+            partial_sketch(x, feature_map, sample=500), seed=seed
+        ).expectation(functions)
+        squares.append(((found.value - functions(x).mean(axis=0)) / found.standard_error) ** 2)
+    # one; 1.8 to 3.7 if all residuals have the weights of the rows
+    assert (np.mean(squares, axis=0) < 1.5).all()
+    assert np.mean(np.less(squares, 1.96**2)) > 0.9
