@@ -373,7 +373,7 @@ class Results:
             self.models[name] = DecodedModel(self.earlier[name], "refused")
             self.kept |= _last_folder(self.ledger, name)
 
-    def check(self, n_read: int) -> None:
+    def check(self, n_read: int, n_tried: int) -> None:
         """Compare the samples that this run read with the limits of the job file.
 
         Parameters
@@ -381,6 +381,8 @@ class Results:
         n_read
             Number of partitions that this run read. Partitions that a failed run committed before
             count for this run as well.
+        n_tried
+            Number of new and changed partitions, also those that could not be read.
         """
         run = self.ledger.next_run
         keys = [key for key, entry in self.ledger.entries.items() if entry.run == run]
@@ -396,7 +398,7 @@ class Results:
                 f"{counted(len(keys) - n_read, 'partition')} of a run before this one, which did "
                 "not end, count for this run."
             )
-        if not keys and limits.partitions is None and limits.rows is None:
+        if not (keys or n_tried) and limits.partitions is None and limits.rows is None:
             self.notes.append(
                 "No partition is new or has changed. If there should be new data, check the "
                 "sources, and set limits.partitions = [1, 1000], for example, in the job file: "
@@ -529,6 +531,7 @@ def make_results(
     feature_names: tuple[str, ...] | None = None,
     *,
     n_read: int,
+    n_tried: int,
 ) -> Results:
     """Decode, score and compare the totals of a ledger.
 
@@ -546,6 +549,8 @@ def make_results(
         Names of the features.
     n_read
         Number of partitions that this run read.
+    n_tried
+        Number of new and changed partitions, also those that could not be read.
 
     Returns
     -------
@@ -558,7 +563,7 @@ def make_results(
         If there are too few samples for a model.
     """
     results = Results(job, ledger, step, ledger.total(), feature_names)
-    results.check(n_read)
+    results.check(n_read, n_tried)
     with step("decode"):
         if job.groups is not None:
             keys: Mapping[str, list[str]] = group_keys(job.groups, ledger.entries)

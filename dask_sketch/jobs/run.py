@@ -227,10 +227,12 @@ class _Run:
             keys = {part.key for source in sources for part in source.partitions}
             quarantined = {key: why for key, why in ledger.quarantined.items() if key in keys}
             names = sources[0].samples.feature_names
-            read = sum(part.key in ledger.entries for part in (*changes.new, *changes.changed))
+            tried = [*changes.new, *changes.changed]
+            read = sum(part.key in ledger.entries for part in tried)
             results = make_results(
-                self.job, ledger, self._step, self.progress, self.log, names, n_read=read
-            )
+                self.job, ledger, self._step, self.progress, self.log, names, n_read=read,
+                n_tried=len(tried),
+            )  # fmt: skip
             outcome = replace(
                 self._outcome(ledger, changes, quarantined, results, damage), started=started
             )
