@@ -208,7 +208,7 @@ class RowSample(FrozenDataclass):
     def noise_weights(self) -> Array:
         """Shares of the rows in the variance of a weighted mean, shape (r,), summing to one.
 
-        That variance is a sum over squares of the weights in the data. Where these are equal, the
+        The variance is a sum over squares of the weights in the data. Where these are equal, the
         shares are :attr:`weights`.
         """
         if not self.is_weighted:
