@@ -196,8 +196,7 @@ def warn_of_misfit(
             return
     if alone and pilot is not None and variances is not None:
         remedy = "Remove or clip such rows, or sketch with sample=True where rows may be kept."
-        if _warn_of_range(sketch, weights, means, _diagonals(variances), _FAR_OUT, remedy):
-            return
+        _warn_of_range(sketch, weights, means, _diagonals(variances), _FAR_OUT, remedy)
         if variances.ndim == 2:
             warn_of_shared_values(sketch, pilot)
     if variances is not None:

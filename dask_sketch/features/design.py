@@ -52,7 +52,7 @@ _UNLIKE = 30.0  # ratio of standard deviations from which features are not in on
 _HUGE = 1e150  # bound of values, and inverse bound of ranges: squares are float64 numbers
 _FEW_ROWS = 0.01  # weight in all of the components that do not decide the scale of the others
 _MIXED = 0.1  # ratio of mean variances below which a likelier mixture is believed
-_PILOT_ROWS_PER_PARAMETER, _MIN_PILOT, _MAX_PILOT = 20, 5_000, 32_000
+_PILOT_ROWS_PER_PARAMETER, _MIN_PILOT, _MAX_PILOT = 40, 5_000, 32_000
 _PILOT_VALUES = 4_000_000  # of all pilot rows together, unless there are fewer than _MIN_PILOT
 _COARSE = 0.01  # distance of neighbouring numbers of float64, in standard deviations of a feature
 
@@ -104,10 +104,10 @@ def default_n_frequencies(
 def default_n_pilot(
     n_features: int | None, n_components: int | None = None, task: str = "mixture"
 ) -> int:
-    """Twenty rows for each parameter of the mixture of a pilot, and 5,000 at least.
+    """Forty rows for each parameter of the mixture of a pilot, and 5,000 at least.
 
     A mixture with ``p`` parameters, fitted to ``r`` rows, loses about ``p / (2 r)`` nats on other
-    rows, which is 0.025 here.
+    rows, which is 0.0125 here.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ def default_n_pilot(
     Examples
     --------
     >>> default_n_pilot(12, 10), default_n_pilot(12, 64), default_n_pilot(12, 500)
-    (5000, 32000, 32000)
+    (10000, 32000, 32000)
     """
     if n_features is None or n_components is None:
         return _MIN_PILOT

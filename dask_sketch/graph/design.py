@@ -157,8 +157,8 @@ def design(
     dtype
         Precision of the features, ``"float32"`` or ``"float64"``.
     n_pilot
-        Number of pilot samples (the paper's ``n0``). The default is 20 for each parameter of a
-        mixture with variances, ``20 (2 d + 1) K``, or of centroids: at least 5,000, and at most
+        Number of pilot samples (the paper's ``n0``). The default is 40 for each parameter of a
+        mixture with variances, ``40 (2 d + 1) K``, or of centroids: at least 5,000, and at most
         32,000 or 32 MB. Without ``n_components``, or where the number of features is not known
         before blocks of a bag are read, it is 5,000. For principal components of more than 420
         features, fewer are read.

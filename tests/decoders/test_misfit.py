@@ -184,6 +184,11 @@ def test_a_mixture_of_few_pilot_rows_is_said_to_lose():
     lost = fit_pilot(x, 8).score - GaussianMixture(*mixture).score(x)
     assert stated == pytest.approx(lost, rel=0.7)
     assert caught(lambda: warn_of_misfit(found, *mixture, 1e-3, 1e-3))[1] == []
+    # beside the warning of a far row
+    far = sketch(np.concatenate([x, [[8.0, 0.0, 0.0]]]), feature_map, sample=False)
+    _, messages = caught(lambda: warn_of_misfit(far, *mixture, 1.0, 1e-3))
+    assert message in messages
+    assert any("feature 0" in text for text in messages)
     # also where the pilot was calibrated to the sketch of other data
     moved = sketch(x + 0.1, feature_map, sample=False)
     _, (other,) = caught(lambda: warn_of_misfit(moved, *mixture, 1.0, 1e-3, compared=True))

@@ -9,6 +9,7 @@ import pytest
 from dask_sketch.errors import InputError
 from dask_sketch.features.design import (
     default_n_frequencies,
+    default_n_pilot,
     design_from_pilot,
     require_design_arguments,
     whitening_matrix,
@@ -102,6 +103,15 @@ def test_bad_arguments_are_named(change):
 def test_only_mixtures_have_covariances():
     with pytest.raises(InputError, match=r"covariance_type='full'.*task='clustering'"):
         require_design_arguments(**(GOOD | {"task": "clustering", "covariance_type": "full"}))
+
+
+@pytest.mark.parametrize(("task", "per_feature"), [("mixture", 2), ("clustering", 1)])
+def test_a_pilot_has_forty_rows_for_each_parameter(task, per_feature):
+    n_parameters = (per_feature * 12 + 1) * 20
+    assert default_n_pilot(12, 20, task) == 40 * n_parameters
+    assert default_n_pilot(12, 1, task) == default_n_pilot(None) == 5000
+    assert default_n_pilot(12, 1000, task) == 32_000
+    assert default_n_pilot(1000, 10, task) == 5000  # 32 MB hold 4,000 rows
 
 
 def test_variances_are_those_of_the_components():
