@@ -290,7 +290,10 @@ def _method_of_sample(sketch: Sketch, model: str | None, n_components: int | Non
     if sketch.privacy is not None or n_components is None or model in ("known", "alpha-stable"):
         return None
     if sketch.sample is not None:
-        enough = len(sketch.sample) >= _ROWS_PER_COMPONENT * n_components
+        n_rows = len(sketch.sample)
+        # the nearest centroids of all rows cannot be too close to them
+        complete = model == "dirac" and sketch.holds_all_rows and n_rows >= n_components
+        enough = complete or n_rows >= _ROWS_PER_COMPONENT * n_components
     else:
         enough = _pilot_knows(sketch, model or "gaussian", n_components)
     return "likelihood" if enough else None

@@ -119,7 +119,7 @@ class RowFeatures:
         *,
         keep: bool = False,
     ):
-        self._rows = rows
+        self.rows = rows
         feature_map = sketch.feature_map
         self._center = feature_map.center
         self._cycles = feature_map.frequencies[:, chosen] / (2.0 * np.pi)
@@ -144,12 +144,12 @@ class RowFeatures:
         return iter(self._kept) if self._keep else self._computed()
 
     def _computed(self) -> Iterator[tuple[slice, NDArray[np.float32]]]:
-        n_rows, m = len(self._rows), self.n_frequencies
+        n_rows, m = len(self.rows), self.n_frequencies
         size = max(min(_BLOCK_BYTES // (8 * max(self.n_columns, 1)), n_rows), 1)
         columns = np.empty((n_rows if self._keep else size, self.n_columns), np.float32)
         for first in range(0, n_rows, size):
             part = slice(first, min(first + size, n_rows))
-            rows = np.asarray(self._rows[part], dtype=np.float64)
+            rows = np.asarray(self.rows[part], dtype=np.float64)
             block = columns[part] if self._keep else columns[: len(rows)]
             if m:
                 cycles = (rows - self._center) @ self._cycles
@@ -338,31 +338,58 @@ def calibrate_rows(
     if not n_held:
         return _uncalibrated(values, base)
     constraints = RowFeatures(values, sketch, chosen, keep=True)
-    gram = constraints.gram(base)
-    held = np.concatenate([np.arange(n_held), used + np.arange(n_held)])
-    others = np.setdiff1d(np.arange(constraints.n_columns), held)
-    ridges = np.array(_RIDGES)
     before = constraints.weigh(base, np.zeros((constraints.n_columns, 1)))[1]
-    try:
-        candidates, sums = _solve(constraints, base, gram, others, ridges, _SEARCH_PASSES)
-    except linalg.LinAlgError:  # rows that hardly vary
-        warn_user(
-            f"the {len(values):,} random rows of the sketch do not vary as its sums do, so they "
-            "are not calibrated to them: complete rows are unlike those with missing values, or "
-            "many are alike. See diagnose(), and decode(method='cl-ompr') for a fit to the sums."
-        )
-        return _uncalibrated(values, base, used, n_held)
+    held = np.concatenate([np.arange(n_held), used + np.arange(n_held)])
+    start = float((before[held] ** 2).sum() / (2 * n_held))
+    gram = constraints.gram(base)
+    # columns of categories depend on each other, which takes larger ridges
+    n_tried = 1 if sketch.feature_map.categories is None else len(_RIDGES)
+    for smallest in range(n_tried):
+        ridges = np.array(_RIDGES[smallest:])
+        try:
+            return _calibrated(constraints, base, gram, ridges, held, start)
+        except linalg.LinAlgError:
+            continue
+    _warn_of_rows(sketch, len(values))
+    return _uncalibrated(values, base, used, n_held)
+
+
+def _calibrated(
+    constraints: RowFeatures,
+    base: Array,
+    gram: Array,
+    ridges: Array,
+    held: NDArray[np.intp],
+    start: float,
+) -> CalibratedSample:
+    """Calibrate weights with the ridge that frequencies which are left out choose."""
+    values, used, n_held = constraints.rows, constraints.n_frequencies, len(held) // 2
+    everything = np.arange(constraints.n_columns)
+    others = np.setdiff1d(everything, held)
+    candidates, sums = _solve(constraints, base, gram, others, ridges, _SEARCH_PASSES)
     totals = candidates.sum(axis=0)
     discrepancies = (sums[held] ** 2).sum(axis=0) / (2 * n_held) / totals**2
-    start = float((before[held] ** 2).sum() / (2 * n_held))
     best = int(np.argmin(discrepancies))
     if not discrepancies[best] < start:
         return _uncalibrated(values, base, used, n_held, start)
-    everything = np.arange(constraints.n_columns)
     found, _ = _solve(constraints, base, gram, everything, ridges[best : best + 1], _FINAL_PASSES)
     final = found[:, 0] / found.sum()
     return CalibratedSample(
         values, final, base, float(ridges[best]), used, n_held, start, float(discrepancies[best])
+    )
+
+
+def _warn_of_rows(sketch: Sketch, n_rows: int) -> None:
+    """Warn of rows that hardly vary, so that they cannot be calibrated."""
+    kind, reason = "random rows of the sketch", "many of them are alike"
+    if sketch.sample is None:
+        kind = "rows simulated from the pilot of the feature map"
+    elif sketch.missing is not None:
+        reason = f"complete rows are unlike those with missing values, or {reason}"
+    warn_user(
+        f"the {n_rows:,} {kind} do not vary as the sums of the sketch do, so they are not "
+        f"calibrated to them: {reason}. See diagnose(), and decode(method='cl-ompr') for a fit to "
+        "the sums."
     )
 
 

@@ -33,6 +33,7 @@ from dask_sketch.decoders.starts import (
     pilot_mixture,
     pilot_start,
 )
+from dask_sketch.decoders.unusual_rows import counted_rows
 from dask_sketch.models.clusters import Clusters, spherical_kmeans
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.low_rank import covariances_of
@@ -307,7 +308,7 @@ def _warn_of_few_rows(problem: Problem, best: Candidates) -> None:
         return
     k = problem.required_size
     warn_user(
-        f"{best.calibrated.effective_count:,.0f} rows are few for n_components={k} with "
+        f"{counted_rows(problem.sketch)} are few for n_components={k} with "
         f"{k * problem.count_parameters() - 1:,} parameters: rows that were left out of such fits "
         f"are {best.score - best.heldout:.2g} nats a sample less likely than rows of the fit. "
         "Sketch more rows, or give fewer components, which have fewer parameters."

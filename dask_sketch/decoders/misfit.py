@@ -15,6 +15,8 @@ from dask_sketch.decoders.starts import (
     squared_distance,
 )
 from dask_sketch.decoders.unusual_rows import (
+    counted_rows,
+    more_rows,
     warn_of_combinations,
     warn_of_dependence,
     warn_of_few_values,
@@ -68,6 +70,7 @@ _WITHOUT_PILOT = (
     "with several scales: FeatureMap.from_scales(n_features, n_frequencies, smallest, largest)."
 )
 _POINTS = 10_000  # rows that a comparison uses at most
+_ROUNDED = 1e-12  # mean squared error that is rounding, in the variance of the rows
 _WIDE = 1e13  # ratio of variances beyond which rounding may make a matrix singular
 
 
@@ -204,8 +207,9 @@ def warn_of_misfit(
         warn_of_combinations(sketch, means, variances)
         warn_of_narrow_components(sketch, weights, means, variances, WARNED_NATS)
         warn_of_dependence(sketch, weights, variances)
-    if _has_rows(sketch, len(weights)) or pilot is not None:
-        rows, masses = _rows(sketch, len(weights), pilot)
+    n_compared = len(weights) if variances is not None or not sketch.holds_all_rows else 0
+    if _has_rows(sketch, n_compared) or pilot is not None:
+        rows, masses = _rows(sketch, n_compared, pilot)
     else:
         if pilot is None and variances is not None and not regularized:
             warned = False
@@ -491,9 +495,9 @@ def _warn_of_noise(sketch: Sketch, mixture: tuple[Array, Array, Array]) -> None:
         weights = mixture[0]
         warn_user(
             f"the mixture agrees with the sketch, but is expected to lose about {loss:.2g} nats a "
-            f"sample: {sketch.count:,} rows are few for a sketch to determine {len(weights)} "
+            f"sample: {counted_rows(sketch)} are few for a sketch to determine {len(weights)} "
             f"components, the smallest of weight {weights.min():.2g}. "
-            f"{_more_rows(sketch, pilot.n_rows)}"
+            f"{more_rows(sketch, pilot.n_rows)}"
         )
 
 
@@ -510,7 +514,7 @@ def _warn_of_few_rows(sketch: Sketch) -> None:
         warn_user(
             f"the mixture is hardly likelier than EM on the {pilot.n_rows:,} pilot rows, which "
             f"loses about {loss:.2g} nats a sample because they are so few, by fits to halves of "
-            f"them or the rows of each component. {_more_rows(sketch, pilot.n_rows)}"
+            f"them or the rows of each component. {more_rows(sketch, pilot.n_rows)}"
         )
 
 
@@ -521,18 +525,8 @@ def _warn_of_few_clustered(sketch: Sketch, n_components: int, n_rows: int) -> No
         warn_user(
             f"the centroids were found on {n_rows:,} pilot rows, so few for n_components="
             f"{n_components} that their mean squared error on all rows is about {ratio:.2f} times "
-            f"the smallest. {_more_rows(sketch, n_rows)}"
+            f"the smallest. {more_rows(sketch, n_rows)}"
         )
-
-
-def _more_rows(sketch: Sketch, n_pilot: int) -> str:
-    """Remedy for too few pilot rows: there may be no more."""
-    more = f"design the feature map with n_pilot={min(4 * n_pilot, sketch.count)}."
-    if n_pilot >= sketch.count:
-        more = "sketch more rows."
-    if sketch.missing is not None:  # its random rows, the complete ones, are too few
-        return more[0].upper() + more[1:]
-    return f"Sketch with sample=True where rows may be kept; otherwise {more}"
 
 
 def _warn_of_centroids(centers: Array, rows: Array, masses: Array, remedy: str) -> float:
@@ -540,9 +534,12 @@ def _warn_of_centroids(centers: Array, rows: Array, masses: Array, remedy: str) 
     rival = kmeans(rows, len(centers), weights=masses, n_starts=1)
     squares = _squared_distances(rows, centers)
     error = float(masses @ squares)
-    if error > WARNED_RATIO * rival.inertia:
+    # rows of no more values than centroids have none but that of rounding
+    spread = float(masses @ _squared_distances(rows, masses @ rows[None]))
+    least = max(rival.inertia, _ROUNDED * spread)
+    if error > WARNED_RATIO * least:
         warn_user(
-            f"the mean squared error of the centroids is {error / rival.inertia:.3g} times that of "
+            f"the mean squared error of the centroids is {error / least:.3g} times that of "
             f"k-means on {len(rows):,} rows. {remedy}"
         )
     return error

@@ -33,6 +33,7 @@ _NARROW, _NEAR_FLOOR, _TAKES_PART = 1e-3, 20.0, 0.1
 # has both kinds if the components of each kind have at least the second weight.
 _AT_FLOOR, _SHARED = 1.5, 0.05
 _DECADE = 0.5 * np.log(10.0)  # of the log-density of a component by its variance in one feature
+_ALIKE = 0.5  # ratio of effective and actual numbers of rows whose weights are about alike
 _LISTED = 4  # features that a message names at most
 
 
@@ -91,6 +92,40 @@ def warn_of_missing_rows(sketch: Sketch, centers: Array, error: float) -> None:
         )
 
 
+def counted_rows(sketch: Sketch) -> str:
+    """Number of rows for a message, and what they count as, if their weights differ much.
+
+    Parameters
+    ----------
+    sketch
+        Sketch of the rows.
+    """
+    count, effective = f"{sketch.count:,} rows", f"{sketch.effective_count:,.0f}"
+    if sketch.effective_count > _ALIKE * sketch.count:
+        return count
+    return f"{count}, whose unequal weights leave an effective number of {effective},"
+
+
+def more_rows(sketch: Sketch, n_pilot: int) -> str:
+    """Remedy for too few rows of the pilot: there may be no more.
+
+    Parameters
+    ----------
+    sketch
+        Sketch of the rows.
+    n_pilot
+        Number of the pilot rows.
+    """
+    if sketch.holds_all_rows:
+        return "Sketch more rows, or decode fewer components."
+    more = f"design the feature map with n_pilot={min(4 * n_pilot, sketch.count)}."
+    if n_pilot >= sketch.count:
+        more = "sketch more rows."
+    if sketch.missing is not None:  # its random rows, the complete ones, are too few
+        return more[0].upper() + more[1:]
+    return f"Sketch with sample=True where rows may be kept; otherwise {more}"
+
+
 def warn_of_few_samples(sketch: Sketch, n_components: int, n_each: int) -> None:
     """Warn of fewer samples than parameters where no rows are left out to test the fit.
 
@@ -104,7 +139,7 @@ def warn_of_few_samples(sketch: Sketch, n_components: int, n_each: int) -> None:
     rows = sketch.effective_count
     if sketch.sample is None and n_components > 1 and rows < n_components * n_each:
         warn_user(
-            f"{rows:,.0f} samples are few for n_components={n_components} with "
+            f"{counted_rows(sketch)} are few for n_components={n_components} with "
             f"{n_components * n_each} parameters: components may lie where there are no samples. "
             "Decode fewer components; of a group, merge labels with merge_by()."
         )

@@ -319,6 +319,12 @@ whitening, seed, dtype
                     "n_components=None with task='clustering': give the number of centroids, or "
                     "the scale."
                 )
+            if len(rows) < n_components:
+                raise InputError(
+                    f"{label} has {len(rows):,} rows that can be used: task='clustering' needs at "
+                    f"least n_components={n_components} of them.",
+                    parameter="n_components",
+                )
             _warn_of_unlike_units(rows)
             scale = _rounded(clustering_scale(rows, n_components, seed=seed))
         elif task == "comparison":

@@ -264,7 +264,7 @@ def clustering_scale(pilot: ArrayLike, n_components: int, *, seed: int = 0) -> f
     Raises
     ------
     InputError
-        If there are not more samples than centroids, or the clusters are too narrow for their
+        If there are fewer samples than centroids, or the clusters are too narrow for their
         distances.
 
     Examples
@@ -278,10 +278,10 @@ def clustering_scale(pilot: ArrayLike, n_components: int, *, seed: int = 0) -> f
         x = np.asarray(pilot, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(f"pilot is not an array of numbers: {error}") from error
-    if x.ndim != 2 or len(x) <= n_components or not x.shape[1]:
+    if x.ndim != 2 or len(x) < n_components or not x.shape[1]:
         raise InputError(
-            f"pilot has shape {x.shape}: for n_components={n_components} give more than "
-            f"{n_components} rows."
+            f"pilot has shape {x.shape}: for n_components={n_components} give {n_components} rows "
+            "or more."
         )
     if not np.isfinite(x).all():
         raise InputError("pilot holds NaN or infinite values: leave these rows out.")

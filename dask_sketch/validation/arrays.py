@@ -13,7 +13,7 @@ from dask_sketch.errors import ArtifactError, InputError, SketchError
 _REMEDIES = {
     "samples": "Give x.filled(np.nan), and nan_policy='omit' to omit those rows.",
     "weights": "Give weights.filled(0) to omit those rows from all sums.",
-    "rows": "Leave those rows out.",
+    "rows": "Leave those rows out, or give x.filled(np.nan) where values may be missing.",
     "groups": "Give labels for these rows, or None, and nan_policy='omit' to omit them.",
 }
 

@@ -96,6 +96,21 @@ def test_few_rows_are_fitted_by_maximum_likelihood(feature_map):
     assert model.score(FRAME[:1500]) > TRUTH.score(FRAME[:1500].set_axis(range(3), axis=1))
 
 
+def test_classes_of_a_sketch_without_rows_whose_columns_depend_on_each_other():
+    levels = (("r", "b", "g"), None, ("n", "y"), tuple("pqst"))
+    probabilities = [
+        [0.7, 0.2, 0.1, 0.9, 0.1, 0.1, 0.2, 0.3, 0.4],
+        [0.1, 0.3, 0.6, 0.2, 0.8, 0.6, 0.2, 0.1, 0.1],
+    ]
+    truth = LatentClassMixture(
+        [0.6, 0.4], probabilities, levels, means=[[0.0], [3.0]], variances=[[1.0], [2.0]]
+    )
+    frame = truth.sample(6000, seed=1)
+    feature_map = ds.design(frame, n_components=2)
+    model = ds.decode(ds.sketch(frame, feature_map, sample=False), 2)  # without a warning
+    assert model.score(frame) > truth.score(frame) - 1e-3
+
+
 def test_starts_from_an_earlier_model(sketch):
     first = ds.decode(sketch, 2)
     again = ds.decode(sketch, start=first)

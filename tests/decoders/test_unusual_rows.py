@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dask_sketch import FeatureMap, decode, design, partial_sketch, sketch
-from dask_sketch.decoders.unusual_rows import warn_of_dependence
+from dask_sketch.decoders.unusual_rows import warn_of_dependence, warn_of_few_samples
 
 
 @pytest.fixture(scope="module")
@@ -94,3 +94,12 @@ def test_components_of_one_value_are_named(rounded):
     # noise of the width of the rounding gives them a density
     noisy = rows + rng.uniform(-0.5, 0.5, rows.shape)
     decode(sketch(noisy, design(noisy, n_components=3)), 3)
+
+
+def test_few_rows_that_count_are_named_with_all_rows():
+    rng = np.random.default_rng(0)
+    x, weights = rng.normal(size=(3000, 2)), np.full(3000, 1e-9)
+    weights[0] = 1.0
+    found = partial_sketch(x, FeatureMap(2, 60, scale=1.0), weights)
+    with pytest.warns(UserWarning, match=r"3,000 rows, .* number of 1, .*n_components=2"):
+        warn_of_few_samples(found, 2, 5)

@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("sklearn")
 from sklearn.base import clone
+from sklearn.cluster import KMeans
 from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -82,6 +83,24 @@ def test_centroids_are_found():
     np.testing.assert_array_equal(found.labels_, found.transform(X).argmin(axis=1))
     assert found.score(X, sample_weight=np.full(len(X), 2.0)) == pytest.approx(2 * found.score(X))
     assert found.get_feature_names_out().tolist() == [f"sketchkmeans{k}" for k in range(3)]
+
+
+@pytest.mark.parametrize("kind", [SketchKMeans, SketchKMedians])
+@pytest.mark.parametrize(("n_rows", "k"), [(2, 2), (3, 3), (3, 2), (5, 3)])
+def test_hardly_more_rows_than_clusters(kind, n_rows, k):
+    x = np.random.default_rng(n_rows).normal(size=(n_rows, 2))
+    found = kind(k).fit(x)  # without a warning
+    distances = np.linalg.norm(x[:, None] - found.cluster_centers_, axis=2).min(axis=1)
+    if n_rows == k:
+        assert distances.max() < 1e-12
+    elif kind is SketchKMeans:
+        expected = KMeans(k, n_init=20, random_state=0).fit(x).inertia_
+        assert found.inertia_ == pytest.approx(expected)
+
+
+def test_fewer_rows_than_clusters_name_the_number_of_clusters():
+    with pytest.raises(InputError, match="n_components=3"):
+        design(np.eye(2), n_components=3, task="clustering")
 
 
 def test_medians_are_not_moved_by_distant_samples():

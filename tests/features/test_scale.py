@@ -111,11 +111,15 @@ def test_clusters_of_equal_rows_are_told_apart(values, expected):
     )
 
 
+def test_as_many_rows_as_clusters():
+    assert clustering_scale([[0.0], [3.0], [1.0]], 3) == 0.5
+
+
 @pytest.mark.parametrize(
     ("x", "message"),
     [
         (np.zeros(5), r"pilot .*\(5,\)"),
-        (np.zeros((3, 2)), r"\(3, 2\).* n_components=3"),
+        (np.zeros((2, 2)), r"\(2, 2\).* n_components=3"),
         (np.full((9, 2), np.nan), "pilot .*NaN"),
         (
             np.append(np.zeros((9, 2)), [[1.0, 0.0], [2.0, 0.0], [1e9, 0.0]], axis=0),
