@@ -52,9 +52,10 @@ class Outcome:
     partitions, samples
         Numbers of partitions and samples in the ledger after the run.
     samples_read, bytes_read
-        Numbers of samples and of stored bytes that this run read; ``None`` if unknown.
+        Numbers of samples and of stored bytes that this run read; ``None`` if unknown. Samples that
+        a run before this one read, which did not end, count as well.
     omitted
-        Number of rows that this run read and omitted, because they are not finite.
+        Number of rows beside these samples that were omitted, because they are not finite.
     missing, missing_read
         Fraction of missing values of each feature with any, by the name of the feature, with
         ``nan_policy = "available"``: in all samples of the ledger, and in the samples of this run.

@@ -19,7 +19,7 @@ from dask_sketch.display.text import counted
 from dask_sketch.distributions.result import TwoSampleTest
 from dask_sketch.errors import InputError, LedgerError
 from dask_sketch.graph.apply import apply
-from dask_sketch.graph.compute import active_client
+from dask_sketch.graph.compute import active_client, compute_plain
 from dask_sketch.graph.telemetry import log_drift
 from dask_sketch.jobs.ledger.history import JobModel
 from dask_sketch.jobs.ledger.sums import Sums, without_rows
@@ -475,7 +475,7 @@ class Results:
             return
         for name, found in self.models.items():
             points = isinstance(found.model, Centroids)
-            value = apply(
+            lazy = apply(
                 found.model,
                 "inertia" if points else "score",
                 self.job.resolve(table.path),
@@ -485,7 +485,8 @@ class Results:
                 chunk_size=table.chunk_size,
                 missing_chunks=table.missing_chunks,
                 storage_options=self.job.options(table.storage_options, table.path),
-            ).compute()
+            )
+            (value,) = compute_plain(lazy)
             key = "mean_squared_distance" if points else "score"
             unit = "squared units of the data" if points else "nats per row"
             self.scores[name] = {key: float(value), "unit": unit}

@@ -339,11 +339,7 @@ class _Run:
             quarantined=quarantined,
             partitions=len(entries),
             samples=results.total.count,
-            samples_read=sum(
-                entries[part.key].count
-                for part in (*changes.new, *changes.changed)
-                if part.key in entries
-            ),
+            samples_read=0 if results.read is None else results.read.count,
             bytes_read=self.bytes_read,
             seconds=self.seconds,
             rows=asdict(ledger.kept_rows),

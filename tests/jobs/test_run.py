@@ -207,6 +207,7 @@ def test_unreadable_partitions_stop_the_run_with_all_else_kept(make_place: Make)
     outcome = place.run()
     # what the stopped run had committed counts to the one that ends
     assert (outcome.run, outcome.partitions, outcome.alarm) == (2, 20, False)
+    assert (outcome.new, outcome.samples_read) == (2, 10 * ROWS)
     assert place.ledger().total().identical(place.scratch())
 
 
