@@ -40,12 +40,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import dask
 import xarray as xr
 
 from dask_sketch.distributions.two_sample import compare
 from dask_sketch.errors import InputError
 from dask_sketch.features.feature_map import FeatureMap
+from dask_sketch.graph.compute import compute_plain
 from dask_sketch.graph.design import design
 from dask_sketch.graph.plan import Plan, plan
 from dask_sketch.graph.sketch import sketch
@@ -216,7 +216,7 @@ class SketchAccessor:
                 task="comparison", groups=by, seed=seed, **opening,
             )  # fmt: skip
         groups = [sketch(x, feature_map, groups=by, **opening) for x in (self._x, other)]
-        return compare(*dask.compute(*groups), seed=seed, **options)
+        return compare(*compute_plain(*groups), seed=seed, **options)
 
     def _joined(self, other: xr.Dataset | xr.DataArray, by: str) -> Any:
         """Samples of both sides, so that a feature map does not depend on the sides."""

@@ -404,6 +404,7 @@ def _of_samples(
     import pandas as pd
 
     from dask_sketch.graph.apply import apply
+    from dask_sketch.graph.compute import compute_plain
     from dask_sketch.models.principal_components import PrincipalComponents
 
     methods = ["predict", "predict_proba"] if probabilities else ["predict"]
@@ -415,7 +416,7 @@ def _of_samples(
         axes = found[0].ndim - (methods == ["transform"])  # of the samples
         found = [x if axes == 1 else x.reshape((-1, *x.shape[axes:])) for x in found]
         for number in range(found[0].numblocks[0]):
-            parts = [np.asarray(values.blocks[number].compute()) for values in found]
+            parts = [np.asarray(compute_plain(values.blocks[number])[0]) for values in found]
             if methods == ["transform"]:
                 yield pd.DataFrame(parts[0]).add_prefix("component ")
                 continue

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import dask
 import dask.array as da
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,6 +32,7 @@ from dask_sketch.estimators.conventions import (
     validate_weights,
 )
 from dask_sketch.features.feature_map import FeatureMap
+from dask_sketch.graph.compute import compute_plain
 from dask_sketch.graph.design import design
 from dask_sketch.graph.sketch import sketch
 from dask_sketch.models.centroids import Centroids
@@ -56,7 +56,7 @@ _MAX_AUTO = 20  # components that the feature map of "auto" is designed for
 
 def number(value: Any) -> float:
     """Compute a score, which is lazy for lazy samples, as a number."""
-    return float(dask.compute(value)[0])
+    return float(compute_plain(value)[0])
 
 
 def _as_int32(labels: Any) -> Any:

@@ -111,6 +111,33 @@ def cluster_errors(client: Client | None, collections: Sequence[Any] = ()) -> It
         ) from error
 
 
+def compute_plain(*collections: Any) -> tuple[Any, ...]:
+    """Compute Dask collections like ``dask.compute``, with the errors of :func:`cluster_errors`.
+
+    Parameters
+    ----------
+    collections
+        Dask collections, or nested lists of them.
+
+    Returns
+    -------
+    results
+        Result of each collection.
+
+    Raises
+    ------
+    ChunkError, ClusterError
+        If workers died of a task, or the cluster is lost.
+
+    Examples
+    --------
+    >>> compute_plain(dask.delayed(sum)([1, 2]))
+    (3,)
+    """
+    with cluster_errors(None, collections):
+        return tuple(dask.compute(*collections))
+
+
 def _describe_killer(error: KilledWorker, collections: Sequence[Any]) -> str:
     named = (one.chunk_of(error.task) for one in collections if hasattr(one, "chunk_of"))
     chunk = next((name for name in named if name is not None), f"task {error.task!r}")

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import dask
 import dask.array as da
 
 from dask_sketch.decoders.decode import decode
 from dask_sketch.diagnostics.model_selection import ModelSelection, select_model
 from dask_sketch.errors import InputError
+from dask_sketch.graph.compute import compute_plain
 from dask_sketch.graph.design import design
 from dask_sketch.graph.polish import polish
 from dask_sketch.graph.sketch import sketch
@@ -131,7 +131,7 @@ def universal_model(
     held = names[HOLD_OUT - 1 :: HOLD_OUT]
     kept = sorted(set(names) - set(held))
     parts = [sketch(frames.of(part), feature_map, sample=False) for part in (kept, held)]
-    learned, heldout = dask.compute(*parts)
+    learned, heldout = compute_plain(*parts)
     models = [_mixture(learned, size, settings) for size in sizes]
     selection = select_model(models, heldout, seed)
     whole = merge([learned, heldout])

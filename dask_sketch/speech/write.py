@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import dask
 import dask.bag as db
-import dask.base
 import numpy as np
 from dask.system import CPU_COUNT
 
 from dask_sketch.errors import ChunkError, InputError
+from dask_sketch.graph.compute import compute_plain
 from dask_sketch.speech.audio_files import SPEAKER_IN_NAME, Recording, list_recordings, speakers_of
 from dask_sketch.speech.feature_store import (
     Shard,
@@ -230,7 +231,7 @@ def _compute(bag: db.Bag) -> list[Any]:
         ThreadPoolExecutor(dask.config.get("num_workers", CPU_COUNT)) as pool,
         dask.config.set(pool=pool),
     ):
-        return [item for partition in dask.base.compute(*bag.to_delayed()) for item in partition]
+        return [item for partition in compute_plain(*bag.to_delayed()) for item in partition]
 
 
 def _count(recording: Recording, front_end: FrontEnd) -> _Count:

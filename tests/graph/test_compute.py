@@ -330,6 +330,12 @@ def test_two_sketches_of_one_computation_name_their_own_chunks(thread_client):
         compute_together([whole, ds.sketch(deadly(7), FM)], thread_client, False, "sketch")
 
 
+def test_workers_that_die_of_the_score_of_an_estimator(thread_client):
+    found = ds.SketchGaussianMixture(2).fit(X)
+    with pytest.raises(ChunkError, match=r"4 worker\(s\) died"):
+        found.score(deadly(7))
+
+
 def test_workers_that_die_of_another_task_name_the_task(thread_client):
     with pytest.raises(ChunkError, match=r"task .*raises_killed.*, 7, 0\)"):
         compute_together([deadly(7)], thread_client, False, "sum")
