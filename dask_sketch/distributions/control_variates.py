@@ -247,32 +247,29 @@ class FeatureRegression:
         matrix = gram.copy()
         matrix[np.diag_indices_from(matrix)] += self.ridge * scale
         self._factor = linalg.cho_factor(matrix, lower=True, check_finite=False)
-        lower = linalg.cholesky(matrix, lower=True, check_finite=False)
-        self._scale = self._leave_one_out_factors(lower)
+        self._scale, regression_weights = self._row_factors()
         self._error_weights = self.weighted.weights
         if self.weighted.inclusion is not None:  # errors of draws of a model are calibrated
-            self._error_weights = self._regression_weights()
+            self._error_weights = regression_weights
 
-    def _regression_weights(self) -> Array:
-        """Weights with which the values of the rows make the estimate, shape (n_rows,).
+    def _row_factors(self) -> tuple[Array, Array]:
+        """Factors of the residuals of each row, both of shape (n_rows,).
 
-        Residuals count by these weights (Särndal, Swensson and Wretman 1989, The weighted residual
-        technique): they are large where the random rows have too few rows far out.
+        The first ones are residuals of a fit without the row over those of the fit. The others are
+        weights with which the values of the rows make the estimate. Residuals count by them
+        (Särndal, Swensson and Wretman 1989, The weighted residual technique): they are large where
+        the random rows have too few rows far out.
         """
-        shift = linalg.cho_solve(self._factor, self._bias, check_finite=False)
-        found = np.empty(len(self.weighted.rows))
-        for part, block in self._features.blocks():
-            found[part] = 1.0 - (block.astype(np.float64) - self._bias) @ shift
-        return np.asarray(self.weighted.weights * found)
-
-    def _leave_one_out_factors(self, lower: Array) -> Array:
-        """Residual of a fit without the row over its residual in the fit, shape (n_rows,)."""
+        lower = np.tril(self._factor[0])
         inverse = linalg.solve_triangular(lower, np.eye(len(lower)), lower=True).astype(np.float32)
-        leverage = np.empty(len(self.weighted.rows))
+        shift = linalg.cho_solve(self._factor, self._bias, check_finite=False)
+        leverage, found = np.empty((2, len(self.weighted.rows)))
         for part, block in self._features.blocks():
             white = (block - self._bias.astype(np.float32)) @ inverse.T
             leverage[part] = self.weighted.weights[part] * np.einsum("ij,ij->i", white, white)
-        return 1.0 / (1.0 - np.minimum(leverage, _MAX_LEVERAGE))
+            found[part] = 1.0 - (block.astype(np.float64) - self._bias) @ shift
+        weights = np.asarray(self.weighted.weights * found)
+        return 1.0 / (1.0 - np.minimum(leverage, _MAX_LEVERAGE)), weights
 
     def estimate(self, values: Array) -> Estimate:
         """Means of functions over all rows of the data.

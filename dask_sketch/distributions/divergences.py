@@ -572,7 +572,8 @@ def _from_rows(found: NeighborEstimate, kind: str, alpha: float, level: float) -
     largest = largest_value(kind, alpha)
     if kind == "renyi" and alpha < 1.0:
         largest = math.inf
-    reach = float(special.ndtri(1.0 - 0.5 * level))
+    # few parts leave the standard error uncertain
+    reach = float(special.stdtrit(found.degrees, 1.0 - 0.5 * level))
     reach *= math.hypot(found.standard_error, found.bias)
     center = found.value - found.bias
     low, high = np.clip([center - reach, center + reach], 0.0, largest)

@@ -40,11 +40,15 @@ class NeighborEstimate:
     bias
         Rough estimate of the bias, from the excess of the estimates of the parts over ``value``. It
         is assumed to decrease like ``n_samples**(-1 / min(n_features, 5))``. NaN for too few rows.
+    degrees
+        Degrees of freedom of the standard error: the number of parts minus one. NaN for too few
+        rows.
     """
 
     value: float
     standard_error: float
     bias: float
+    degrees: float = math.nan
 
 
 def checked_rows(name: str, given: Any) -> Array:
@@ -212,6 +216,7 @@ def neighbor_divergence(
         value=value,
         standard_error=float(np.std(parts, ddof=1)) / math.sqrt(folds),
         bias=excess / (folds ** (1.0 / min(x.shape[1], _SLOWEST)) - 1.0),
+        degrees=folds - 1.0,
     )
 
 

@@ -4,6 +4,7 @@ import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 import dask_sketch as ds
 from dask_sketch import GaussianMixture
@@ -198,6 +199,9 @@ def test_rows():
         assert found.method == "nearest neighbors"
         assert found.value == pytest.approx(exact, abs=4 * found.standard_error + 0.05 * exact)
         assert found.interval[0] < exact < found.interval[1]
+        if kind == "kl":  # a standard error of ten parts
+            reach = stats.t(9).isf(0.025) * np.hypot(found.standard_error, found.bias)
+            assert np.ptp(found.interval) == pytest.approx(2 * reach)
     few = divergence(x[:20], y[:20])
     assert np.isnan(few.standard_error)
     assert np.isfinite(few.value)
