@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         DistributionRegressor,
     )
     from dask_sketch.distributions.group_features import DistributionFeatures
+    from dask_sketch.distributions.group_neighbors import nearest_groups
     from dask_sketch.distributions.homogeneity import HomogeneityTest, compare_all
     from dask_sketch.distributions.independence import (
         IndependenceTest,
@@ -105,6 +106,7 @@ _HOME = {
     "mean_embedding": "embeddings",
     "mean_map_kernel": "mean_maps",
     "mean_map_variance": "feature_errors",
+    "nearest_groups": "group_neighbors",
     "node_divergence": "node_divergences",
     "random_features": "feature_errors",
     "repair_kernel": "distance_kernels",
@@ -157,6 +159,7 @@ __all__ = [
     "mean_embedding",
     "mean_map_kernel",
     "mean_map_variance",
+    "nearest_groups",
     "node_divergence",
     "random_features",
     "repair_kernel",

@@ -31,10 +31,11 @@ def mean_embedding(groups: SketchGroup | LazyResult) -> xr.DataArray:
 
     Inner products of two embeddings approximate the mean map kernel: the mean of the kernel of the
     feature map over all pairs of samples of the two groups. Distances approximate the maximum mean
-    discrepancy (MMD). So any method for vectors works on groups of samples, such as nearest
-    neighbours, clustering, or regression. Estimators of scikit-learn take the array as it is, and
-    cross-validation divides it by groups. ``PCA(whiten=True)`` of scikit-learn gives whitened
-    embeddings, where all directions count the same, however little groups differ along them.
+    discrepancy (MMD). So any method for vectors works on groups of samples, such as clustering or
+    regression; neighbours among many groups are found by :func:`nearest_groups`. Estimators of
+    scikit-learn take the array as it is, and cross-validation divides it by groups.
+    ``PCA(whiten=True)`` of scikit-learn gives whitened embeddings, where all directions count the
+    same, however little groups differ along them.
 
     Parameters
     ----------
