@@ -26,7 +26,7 @@ from dask_sketch.decoders.unusual_rows import (
     warn_of_shared_values,
     warn_of_single_rows,
 )
-from dask_sketch.features.pilot import PilotMixture
+from dask_sketch.features.pilot import WARNED_SAMPLING_LOSS, PilotMixture
 from dask_sketch.models.clusters import kmeans
 from dask_sketch.models.covariances import floored
 from dask_sketch.models.density import RowDensity
@@ -37,7 +37,6 @@ from dask_sketch.validation.tables import feature_title
 from dask_sketch.validation.warn import warn_user
 
 WARNED_NATS = 0.1  # loss of log-likelihood that is warned of, in nats a sample
-_FEW_ROWS = 0.075  # estimated loss because of few pilot rows, which may really be 0.1 nats
 WARNED_RATIO = 1.2  # ratio of mean squared errors that is warned of
 _WARNED_CLUSTERS = 1.05  # expected ratio because centroids were found on few pilot rows
 _EXPLAINED = 3.0  # noise levels up to which the cost may show that the model is true
@@ -510,7 +509,7 @@ def _warn_of_few_rows(sketch: Sketch) -> None:
     if pilot.mixture is not None:  # halves of the rows may have lost the smallest clusters as well
         by_rows = sampling_losses(pilot.mixture.weights, len(pilot.variance), pilot.n_rows)
         loss = max(loss, float(by_rows.sum()))
-    if loss > _FEW_ROWS:
+    if loss > WARNED_SAMPLING_LOSS:
         warn_user(
             f"the mixture is hardly likelier than EM on the {pilot.n_rows:,} pilot rows, which "
             f"loses about {loss:.2g} nats a sample because they are so few, by fits to halves of "

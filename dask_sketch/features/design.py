@@ -135,6 +135,24 @@ def default_n_pilot(
     return max(min(_PILOT_ROWS_PER_PARAMETER * n_parameters, most), _MIN_PILOT)
 
 
+def larger_pilot(n_pilot: int, n_features: int) -> int:
+    """Four times as many pilot rows, within the limits of :func:`default_n_pilot`.
+
+    Parameters
+    ----------
+    n_pilot
+        Number of pilot rows.
+    n_features
+        Number of features.
+
+    Examples
+    --------
+    >>> larger_pilot(5000, 12), larger_pilot(10_000, 12), larger_pilot(5000, 1000)
+    (20000, 32000, 5000)
+    """
+    return max(min(4 * n_pilot, _MAX_PILOT, _PILOT_VALUES // n_features), n_pilot)
+
+
 def whitening_matrix(
     samples: NDArray[np.float64], kind: str, feature_names: tuple[str, ...] | None = None
 ) -> NDArray[np.float64]:

@@ -26,6 +26,9 @@ _TOLERANCE = 1e-4  # smallest gain of one iteration, in nats per row
 ROWS_PER_COMPONENT = 20  # of the fit
 _VARIANCE_FLOOR = 1e-8  # added to variances, as a fraction of those of the rows
 _HALF_ITERATIONS = 10  # of EM on half of the rows
+# Estimated loss because of few pilot rows from which more are read, or users are warned, in nats:
+# it may really be 0.1.
+WARNED_SAMPLING_LOSS = 0.075
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal, NoReturn, overload
 
@@ -15,11 +16,12 @@ from dask_sketch.features.design import (
     default_n_pilot,
     design_from_pilot,
     design_mixed,
+    larger_pilot,
     require_design_arguments,
 )
 from dask_sketch.features.distributions import FEW, least_with_marginals
 from dask_sketch.features.feature_map import FeatureMap
-from dask_sketch.features.pilot import filled_pilot
+from dask_sketch.features.pilot import WARNED_SAMPLING_LOSS, filled_pilot
 from dask_sketch.graph.compute import active_client, compute_together
 from dask_sketch.graph.lazy import LazyResult
 from dask_sketch.graph.reduction import Reduction
@@ -32,6 +34,7 @@ from dask_sketch.validation.categories import FROM_DTYPES
 from dask_sketch.validation.choices import PCA, Task, named_type
 from dask_sketch.validation.device import device_array, on_device, on_host
 from dask_sketch.validation.tables import feature_title
+from dask_sketch.validation.warn import warn_user
 
 PILOT_CHUNKS = 8  # chunks read at a time, until there are enough rows
 # Largest number of values, and smallest number of rows, of pilot rows of many features.
@@ -159,9 +162,10 @@ def design(
     n_pilot
         Number of pilot samples (the paper's ``n0``). The default is 40 for each parameter of a
         mixture with variances, ``40 (2 d + 1) K``, or of centroids: at least 5,000, and at most
-        32,000 or 32 MB. Without ``n_components``, or where the number of features is not known
-        before blocks of a bag are read, it is 5,000. For principal components of more than 420
-        features, fewer are read.
+        32,000 or 32 MB. For a mixture, four times as many are read, within this limit, if fits to
+        their halves differ so much that a loss of over 0.075 nats is expected. Without
+        ``n_components``, or where the number of features is not known before blocks of a bag are
+        read, it is 5,000. For principal components of more than 420 features, fewer are read.
     covariance_type
         Type of the covariances that will be decoded, as for :func:`decode`. With ``"full"``,
         ``"tied"`` and ``("low-rank", r)``, the default number of frequencies grows with the number
@@ -255,9 +259,11 @@ def design(
             parameter="nan_policy",
         )
     size = n_pilot or default_n_pilot(samples.n_features, n_components, task)
-    pilot = pilot_samples(
-        samples, size, seed, nan_policy=nan_policy, normalize=normalize, progress=progress
-    )
+    read = partial(
+        pilot_samples, samples, seed=seed, nan_policy=nan_policy, normalize=normalize,
+        progress=progress,
+    )  # fmt: skip
+    pilot = read(size)
     build = design_from_pilot
     if samples.categories is not None:
         build = partial(design_mixed, categories=samples.categories)
@@ -265,25 +271,47 @@ def design(
         distribution, n_frequencies = _with_missing(
             pilot.shape[1], n_frequencies, n_components, kind
         )
-    if samples.categories is None and np.isnan(pilot).any():
-        pilot = filled_pilot(pilot, n_components, seed, samples.feature_names)
-    return build(
-        pilot,
-        n_frequencies,
-        n_components,
-        task=task,
-        distribution=distribution,
-        scale=scale,
-        covariances=covariances,
-        covariance_weights=covariance_weights,
-        whitening=whitening,
-        seed=seed,
-        dtype=dtype,
-        feature_names=samples.feature_names,
-        normalize=normalize,
-        covariance_type=kind,
+    made = partial(
+        build, n_frequencies=n_frequencies, n_components=n_components, task=task,
+        distribution=distribution, scale=scale, covariances=covariances,
+        covariance_weights=covariance_weights, whitening=whitening, seed=seed, dtype=dtype,
+        feature_names=samples.feature_names, normalize=normalize, covariance_type=kind,
         label=samples.label,
-    )
+    )  # fmt: skip
+
+    def of_rows(rows: NDArray[np.float64]) -> FeatureMap:
+        if samples.categories is None and np.isnan(rows).any():
+            rows = filled_pilot(rows, n_components, seed, samples.feature_names)
+        return made(rows)
+
+    if n_pilot is not None or n_components is None or task != "mixture":
+        return of_rows(pilot)
+    return _of_enough_rows(of_rows, read, pilot, size)
+
+
+def _of_enough_rows(
+    of_rows: Callable[[NDArray[np.float64]], FeatureMap],
+    read: Callable[[int], NDArray[np.float64]],
+    pilot: NDArray[np.float64],
+    size: int,
+) -> FeatureMap:
+    """Feature map of the pilot rows, or of more where mixtures of their halves differ much.
+
+    With repeated values, or rare rows far out, a mixture loses more on other rows than the number
+    of its parameters says.
+    """
+    more = larger_pilot(size, pilot.shape[1])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = of_rows(pilot)
+    record = found.pilot
+    if record is not None and record.sampling_loss > WARNED_SAMPLING_LOSS and more > size:
+        rows = read(more)
+        if len(rows) > len(pilot):
+            return of_rows(rows)
+    for warning in caught:
+        warn_user(warning.message)
+    return found
 
 
 def _with_missing(

@@ -69,6 +69,20 @@ def test_variances_are_those_of_the_components(d, k):
     assert (fm.mean_variances / expected).mean() == pytest.approx(1.0, abs=0.1)
 
 
+def test_more_pilot_rows_are_read_where_fits_to_halves_of_them_differ(rng):
+    # zeros beside numbers that reach far: few rows decide the likelihood
+    zeros = rng.random((40_000, 3)) < 0.3
+    x = np.where(zeros, 0.0, rng.lognormal(sigma=2.0, size=(40_000, 3)))
+    few, more = ds.design(x, n_components=3, n_pilot=5000), ds.design(x, n_components=3)
+    assert (few.pilot.n_rows, more.pilot.n_rows) == (5000, 20_000)
+    assert more.pilot.sampling_loss < 0.5 * few.pilot.sampling_loss
+    assert ds.design(x, n_components=3, task="clustering").pilot.n_rows == 5000
+    assert ds.design(gaussian(rng, 40_000, 3), n_components=3).pilot.n_rows == 5000
+    with pytest.warns(UserWarning, match=r"\[3\]") as found:  # once, though rows are read twice
+        ds.design(np.column_stack([x, np.ones(len(x))]), n_components=3)
+    assert len(found) == 1
+
+
 def test_components_that_are_flat_and_far_apart():
     # whitening by the data's variance would not see the width in the second feature
     truth = GaussianMixture([0.5, 0.5], [[0.0, -50.0], [0.0, 50.0]], [[1.0, 0.01], [1.0, 0.01]])
