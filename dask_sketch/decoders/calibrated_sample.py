@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,6 +24,8 @@ Array = NDArray[np.float64]
 _ROWS_PER_CONSTRAINT = 4  # real constraints beyond this fraction of the rows fit sampling noise
 _MAX_FREQUENCIES = 500  # frequencies used at most: the Gram matrix has twice as many columns
 _HELD_OUT = 0.2  # fraction of the used frequencies that choose the ridge
+_ROUNDING = 32.0 * float(np.finfo(np.float32).eps)  # of products of features, relative to the mean
+_UNLIKE, _MIN_HELD = 4.0, 10  # times chance; frequencies held out that are compared with chance
 _RIDGES = (1e-4, 1e-3, 1e-2, 0.1, 1.0)  # relative to the mean squared feature
 _MAX_RATIO = 5.0  # largest calibrated weight, relative to the base weight
 _SEARCH_PASSES, _FINAL_PASSES = 3, 12  # passes over the rows at most
@@ -233,11 +236,7 @@ def _solve(
     inner = gram[np.ix_(columns, columns)].astype(np.float32)
     mean = float(np.mean(gram.diagonal()[:-1])) if len(gram) > 1 else 1.0
     penalties = mean * ridges * weights_of[:, None]
-    factors = []
-    for penalty in penalties.T:
-        matrix = inner.copy()
-        matrix[np.diag_indices_from(matrix)] += penalty.astype(np.float32)
-        factors.append(linalg.cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False))
+    factors = [_factor(inner, penalty, mean) for penalty in penalties.T]
     multipliers = np.zeros((constraints.n_columns, len(ridges)))
     target = np.zeros((constraints.n_columns, 1))
     target[-1] = 1.0
@@ -252,6 +251,16 @@ def _solve(
         if np.abs(weights - before).sum(axis=0).max() < _TOLERANCE:
             break
     return weights, sums
+
+
+def _factor(inner: NDArray[np.float32], penalty: Array, mean: float) -> Any:
+    """Cholesky factor of the curvature; LinAlgError if its smallest pivot may be rounding."""
+    matrix = inner.copy()
+    matrix[np.diag_indices_from(matrix)] += penalty.astype(np.float32)
+    factor = linalg.cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False)
+    if not factor[0].diagonal().min() ** 2 > _ROUNDING * mean:
+        raise linalg.LinAlgError("the products of the features are singular")
+    return factor
 
 
 def calibrate(sketch: Sketch, *, seed: int = 0) -> CalibratedSample:
@@ -342,14 +351,17 @@ def calibrate_rows(
     held = np.concatenate([np.arange(n_held), used + np.arange(n_held)])
     start = float((before[held] ** 2).sum() / (2 * n_held))
     gram = constraints.gram(base)
-    # columns of categories depend on each other, which takes larger ridges
-    n_tried = 1 if sketch.feature_map.categories is None else len(_RIDGES)
-    for smallest in range(n_tried):
+    for smallest in range(len(_RIDGES)):  # columns that depend on each other need larger ridges
         ridges = np.array(_RIDGES[smallest:])
         try:
-            return _calibrated(constraints, base, gram, ridges, held, start)
+            found = _calibrated(constraints, base, gram, ridges, held, start)
         except linalg.LinAlgError:
             continue
+        chance = float(gram.diagonal()[:-1].mean() * (base @ base))
+        ratio = min(found.discrepancy_after, start) / chance
+        if sketch.sample is not None and ratio > _UNLIKE and n_held >= _MIN_HELD:
+            _warn_of_rows(sketch, len(values), ratio)
+        return found
     _warn_of_rows(sketch, len(values))
     return _uncalibrated(values, base, used, n_held)
 
@@ -372,24 +384,30 @@ def _calibrated(
     best = int(np.argmin(discrepancies))
     if not discrepancies[best] < start:
         return _uncalibrated(values, base, used, n_held, start)
-    found, _ = _solve(constraints, base, gram, everything, ridges[best : best + 1], _FINAL_PASSES)
+    chosen = ridges[best : best + 1]
+    try:
+        found, _ = _solve(constraints, base, gram, everything, chosen, _FINAL_PASSES)
+    except linalg.LinAlgError:  # singular with the frequencies that were held out
+        found = candidates[:, best : best + 1]
     final = found[:, 0] / found.sum()
     return CalibratedSample(
         values, final, base, float(ridges[best]), used, n_held, start, float(discrepancies[best])
     )
 
 
-def _warn_of_rows(sketch: Sketch, n_rows: int) -> None:
-    """Warn of rows that hardly vary, so that they cannot be calibrated."""
+def _warn_of_rows(sketch: Sketch, n_rows: int, ratio: float | None = None) -> None:
+    """Warn of rows that hardly vary, or differ from the sketch by a multiple of chance."""
     kind, reason = "random rows of the sketch", "many of them are alike"
     if sketch.sample is None:
         kind = "rows simulated from the pilot of the feature map"
     elif sketch.missing is not None:
         reason = f"complete rows are unlike those with missing values, or {reason}"
+    problem = "do not vary as the sums of the sketch do, so they are not calibrated to them"
+    if ratio is not None:
+        problem = f"differ from its sums by {ratio:.3g} times the square that chance explains"
     warn_user(
-        f"the {n_rows:,} {kind} do not vary as the sums of the sketch do, so they are not "
-        f"calibrated to them: {reason}. See diagnose(), and decode(method='cl-ompr') for a fit to "
-        "the sums."
+        f"the {n_rows:,} {kind} {problem}: {reason}. See diagnose(), and "
+        "decode(method='cl-ompr') for a fit to the sums."
     )
 
 

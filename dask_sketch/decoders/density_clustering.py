@@ -23,6 +23,7 @@ from dask_sketch.decoders.optimizers import StoppingRule
 from dask_sketch.decoders.problem import Problem, Report, Solution, require_weight
 from dask_sketch.decoders.sketch_and_shift import find_maxima
 from dask_sketch.errors import DecodeError
+from dask_sketch.features.pilot import PilotMixture
 from dask_sketch.models.clusters import kmeans
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
@@ -33,6 +34,7 @@ from dask_sketch.validation.threads import SERIAL, Threads
 # seconds with 64, 128 and 192 atoms, for the same risk.
 _ATOMS, _MIN_ATOMS, _MAX_ATOMS = 3, 10, 60
 _ASCENTS = 30  # starting points, of largest correlation, that move to maxima
+_FAR = 6.0  # standard deviations of the data beyond which points of its Gaussian are too few
 _NEW, _NARROWEST = 0.1, 1e-3  # first and smallest variance of an atom, in squared scales
 _GROWTH = 1.25  # growth of the number of atoms after which all of them descend together
 _INTERMEDIATE = StoppingRule(tolerance=1e-3, n_iterations=10)
@@ -227,7 +229,11 @@ def divide_density(
     box = np.stack([sketch.minimum, sketch.maximum]) if box is None else box
     points = Objective(sketch, "dirac", box=box, threads=threads)
     objective = MomentObjective(sketch, "scaled", box=box, threads=threads)
-    fit = _fit_density(points, objective, n_candidates, n_starts, maxima, rng, report)
+    pilot = None if sketch.privacy is not None else sketch.feature_map.pilot
+    start = None if pilot is None else pilot.mixture
+    fit = _fit_density(
+        points, objective, n_components, n_candidates, n_starts, maxima, rng, report, start
+    )
     require_weight(fit.weights)
     atom_weights = fit.weights / fit.weights.sum()
     means, variances = objective.space.to_data_units(fit.theta)
@@ -252,13 +258,18 @@ def divide_density(
 def _fit_density(
     points: Objective,
     objective: MomentObjective,
+    n_needed: int,
     n_atoms: int,
     n_starts: int,
     maxima: str,
     rng: np.random.Generator,
     report: Report,
+    start: PilotMixture | None,
 ) -> Fit:
     """Density of atoms that are added one by one where the residual correlates most with a point.
+
+    The first atoms are the components of the pilot mixture that explain part of the sketch: they
+    know of clusters so far apart that a point hardly finds them.
 
     Atoms differ from the candidates of sketch-and-shift in three ways. Starting points are sampled
     from the Gaussian with the mean and variance of the data, and only the best of them move:
@@ -271,11 +282,25 @@ def _fit_density(
     widest = float(np.max(objective.data_variance))
     objective.space.lower[d:] = _NARROWEST
     objective.space.upper[d:] = max(widest, 2.0 * _NARROWEST)
+    reach = np.maximum(-points.space.lower[:d], points.space.upper[:d])
+    is_wide = bool((reach > _FAR * np.sqrt(objective.data_variance)).any())
     fit = empty_fit(objective)
     converged = 0  # number of atoms of the last descent
+    if start is not None:
+        first = np.argsort(-start.weights, kind="stable")[:n_atoms]
+        theta = objective.space.from_data_units(start.means[first], start.variances[first])
+        theta = objective.space.clip(theta)
+        weights = fit_weights(objective, theta)
+        theta, weights = theta[weights > 0.0], weights[weights > 0.0]
+        fit = Fit(weights, theta, objective.cost(weights, theta), converged=False)
+        report(objective.sketch_cost(fit.weights, fit.theta))
     while len(fit.theta) < n_atoms:
+        if len(fit.theta) >= n_needed and fit.cost <= objective.noise_level:
+            break  # more atoms would be fitted to noise
         residual = objective.residual(fit.weights, fit.theta)
         starts = points.space.random_atoms(rng, n_starts, spread_out=True)
+        if is_wide:
+            starts = np.concatenate([starts, points.space.atoms_in_range(rng, n_starts)])
         best = np.argsort(-points.correlations(starts, residual), kind="stable")[:_ASCENTS]
         ends, values = find_maxima(points, residual, starts[best], maxima)
         atom = np.append(ends[values.argmax()], _NEW)

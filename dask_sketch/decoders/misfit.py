@@ -23,6 +23,7 @@ from dask_sketch.decoders.unusual_rows import (
     warn_of_missing_rows,
     warn_of_narrow_components,
     warn_of_outliers,
+    warn_of_range,
     warn_of_shared_values,
     warn_of_single_rows,
 )
@@ -56,6 +57,7 @@ _UNEXPLAINED = 30.0, 3e-4
 # of which users are warned, in nats a sample.
 SUSPECT, WARNED_LOSS = 4.0, 1e-3
 _OUT_OF_RANGE = 10.0  # standard deviations of a component beyond which it has no rows
+_FARTHEST = 100.0  # the same, from which the frequencies of a map hardly locate clusters
 _FAR_OUT = 30.0  # the same for components of data that the pilot rows are from
 # Distance of the mean of a mixture from that of the data in its standard deviations, and logarithm
 # of the ratio of their variances, from which users are warned; and so many deviations by chance
@@ -192,13 +194,19 @@ def warn_of_misfit(
         is_pilot = clusters is not None and np.isin(means, clusters.centers).all()
         if record is not None and is_pilot and record.n_rows >= sketch.count:
             return  # they are the centroids of all rows
-        warn_of_outliers(sketch)
+        warned = warn_of_outliers(sketch, means)
         if record is not None and is_pilot:
             _warn_of_few_clustered(sketch, len(weights), record.n_rows)
             return
+        if not warned and record is not None and (known := record.mixture) is not None:
+            remedy = (
+                "Centroids so far out are uncertain: sketch with sample=True where rows may be "
+                "kept, or design with a larger n_pilot."
+            )
+            warn_of_range(sketch, known.weights, known.means, known.variances, _FARTHEST, remedy)
     if alone and pilot is not None and variances is not None:
         remedy = "Remove or clip such rows, or sketch with sample=True where rows may be kept."
-        _warn_of_range(sketch, weights, means, _diagonals(variances), _FAR_OUT, remedy)
+        warn_of_range(sketch, weights, means, _diagonals(variances), _FAR_OUT, remedy)
         if variances.ndim == 2:
             warn_of_shared_values(sketch, pilot)
     if variances is not None:
@@ -219,7 +227,7 @@ def warn_of_misfit(
                 _warn_of_few_rows(sketch)
             mixture = weights, means, _diagonals(variances)
             remedy = _map_remedy(sketch)
-            warned |= _warn_of_range(sketch, *mixture, _OUT_OF_RANGE, remedy)
+            warned |= warn_of_range(sketch, *mixture, _OUT_OF_RANGE, remedy)
             if not (warned or compared or _CONSTRAINING.intersection(non_default_arguments)):
                 _warn_of_moments(sketch, *mixture, remedy)
         return
@@ -405,24 +413,6 @@ def _warn_of_cost(sketch: Sketch, cost: float, noise_level: float, remedy: str) 
             f"others, or the data is not such a mixture. {remedy} {_map_remedy(sketch)}"
         )
     return large
-
-
-def _warn_of_range(
-    sketch: Sketch, weights: Array, means: Array, variances: Array, n_deviations: float, remedy: str
-) -> bool:
-    """Warn of values far from all components, which are too few to matter in the cost."""
-    reach = n_deviations * np.sqrt(variances[weights > 0])
-    low, high = means[weights > 0] - reach, means[weights > 0] + reach
-    missed = (sketch.minimum < low.min(axis=0)) | (sketch.maximum > high.max(axis=0))
-    if missed.any():
-        feature = int(np.argmax(missed))
-        warn_user(
-            f"{feature_title(feature, sketch.feature_map.feature_names)} has values from "
-            f"{sketch.minimum[feature]:.4g} to "
-            f"{sketch.maximum[feature]:.4g}, more than {n_deviations:g} standard deviations from "
-            f"every component: far rows or rare clusters are missing. {remedy}"
-        )
-    return bool(missed.any())
 
 
 def _warn_of_moments(

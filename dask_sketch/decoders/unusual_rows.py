@@ -17,9 +17,11 @@ from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.tables import feature_title
 from dask_sketch.validation.warn import warn_user
 
-_OUTLYING = 50.0  # standard deviations of the pilot beyond which rows are outliers
+_OUTLYING = 10.0  # standard deviations of the pilot beyond which rows are outliers
+_EXCESS, _WARNED_OUTLIERS = 0.1, 0.2  # of a variance, above chance; of the squared error
 _PER_COMPONENT = 20  # rows among which distinct ones are counted first
 _WARNED_PART = 0.02  # part of the squared error by one row that is warned of
+_CHANCE = 4.0  # standard errors of a mean over the random rows
 _MIN_ROWS_EACH = 2.0  # rows for each parameter of a component without a warning
 _SINGLE_ROW = 1.5  # rows of a component that is an outlier
 _MIN_HELD = 20  # rows of a component whose width is compared without its farthest row
@@ -37,28 +39,83 @@ _ALIKE = 0.5  # ratio of effective and actual numbers of rows whose weights are 
 _LISTED = 4  # features that a message names at most
 
 
-def warn_of_outliers(sketch: Sketch) -> None:
-    """Warn of rows so far away that they rule the squared error, which a sketch hardly sees.
+def warn_of_outliers(sketch: Sketch, centers: Array) -> bool:
+    """Warn of rows far from all centroids, by the variance that the pilot rows do not have.
+
+    So few rows hardly change the random features, but they may rule the squared error. The mean
+    and the variance that a sketch carries hold them.
 
     Parameters
     ----------
     sketch
         Sketch that was decoded.
+    centers
+        Centroids, shape (n_components, n_features).
+
+    Returns
+    -------
+    warned
+        Whether there are such rows.
     """
     pilot = sketch.feature_map.pilot
     if pilot is None:
-        return
-    away = np.maximum(sketch.maximum - sketch.mean, sketch.mean - sketch.minimum)
+        return False
     varies = pilot.variance > 0
-    if not varies.any():
-        return
-    reach = float((away[varies] / np.sqrt(pilot.variance[varies])).max())
-    if reach > _OUTLYING:
+    below, above = centers.min(axis=0) - sketch.minimum, sketch.maximum - centers.max(axis=0)
+    reach = np.maximum(below, above) / np.sqrt(np.where(varies, pilot.variance, 1.0))
+    shift = sketch.mean - sketch.feature_map.center
+    excess = sketch.variance + shift**2 - pilot.variance
+    far = varies & (reach > _OUTLYING) & (excess > _EXCESS * pilot.variance)
+    error = float(pilot.variance.sum()) if pilot.clusters is None else pilot.clusters.inertia
+    part = float(excess[far].sum())
+    warned = part > _WARNED_OUTLIERS * error
+    if warned:
+        feature = int(np.where(far, reach, 0.0).argmax())
+        value = (sketch.minimum if below[feature] > above[feature] else sketch.maximum)[feature]
+        share = f"{part / error:.0%} to" if error > 0.0 else "all of"
         warn_user(
-            f"values lie up to {reach:.3g} standard deviations of the pilot rows from the mean: "
-            "so few rows hardly change the sketch, but they rule the squared error of centroids. "
-            "Sketch with sample=True where rows may be kept; otherwise clip the values."
+            f"{feature_title(feature, sketch.feature_map.feature_names)} has values up to "
+            f"{value:.4g}, {reach[feature]:.3g} standard deviations of the pilot rows from every "
+            f"centroid: so few rows hardly change the sketch, but they add about {share} the mean "
+            "squared error of the centroids, which do not know them. Sketch with sample=True where "
+            "rows may be kept; otherwise clip the values, or design with a larger n_pilot."
         )
+    return warned
+
+
+def warn_of_range(
+    sketch: Sketch, weights: Array, means: Array, variances: Array, n_deviations: float, remedy: str
+) -> bool:
+    """Warn of values far from all components, which are too few to matter in the cost.
+
+    Parameters
+    ----------
+    sketch
+        Sketch that was decoded.
+    weights, means, variances
+        Components: weights (K,), means and variances (K, n_features).
+    n_deviations
+        Standard deviations of every component beyond which values are far.
+    remedy
+        Last sentence of the warning.
+
+    Returns
+    -------
+    warned
+        Whether a value is far.
+    """
+    reach = n_deviations * np.sqrt(variances[weights > 0])
+    low, high = means[weights > 0] - reach, means[weights > 0] + reach
+    missed = (sketch.minimum < low.min(axis=0)) | (sketch.maximum > high.max(axis=0))
+    if missed.any():
+        feature = int(np.argmax(missed))
+        warn_user(
+            f"{feature_title(feature, sketch.feature_map.feature_names)} has values from "
+            f"{sketch.minimum[feature]:.4g} to "
+            f"{sketch.maximum[feature]:.4g}, more than {n_deviations:g} standard deviations from "
+            f"every component: far rows or rare clusters are missing. {remedy}"
+        )
+    return bool(missed.any())
 
 
 def warn_of_missing_rows(sketch: Sketch, centers: Array, error: float) -> None:
@@ -81,12 +138,18 @@ def warn_of_missing_rows(sketch: Sketch, centers: Array, error: float) -> None:
     above = np.where(rows.max(axis=0) < sketch.maximum, sketch.maximum - centers.max(axis=0), 0.0)
     away = np.maximum(below, above)
     feature = int(away.argmax())
-    part = float(away[feature]) ** 2 / (sketch.effective_count * error)
+    is_low = below[feature] > above[feature]
+    if sketch.sample.is_weighted:
+        nearest = float((centers.min(axis=0) if is_low else centers.max(axis=0))[feature])
+        part = _unseen_squares(sketch, feature, nearest) / error
+    else:
+        part = float(away[feature]) ** 2 / (sketch.effective_count * error)
     if part > _WARNED_PART:
-        value = (sketch.minimum if below[feature] > above[feature] else sketch.maximum)[feature]
+        value = (sketch.minimum if is_low else sketch.maximum)[feature]
+        rows_that_add = "such rows add" if sketch.sample.is_weighted else "one row adds"
         warn_user(
             f"{feature_title(feature, sketch.feature_map.feature_names)} has the value "
-            f"{value:.4g}, which none of the {len(rows):,} random rows has: one row adds about "
+            f"{value:.4g}, which none of the {len(rows):,} random rows has: {rows_that_add} about "
             f"{part:.1%} to the mean squared error of the centroids, which do not know it. Clip "
             f"such values, or keep more rows, such as sample={2 * len(rows)} in sketch()."
         )
@@ -124,6 +187,17 @@ def more_rows(sketch: Sketch, n_pilot: int) -> str:
     if sketch.missing is not None:  # its random rows, the complete ones, are too few
         return more[0].upper() + more[1:]
     return f"Sketch with sample=True where rows may be kept; otherwise {more}"
+
+
+def _unseen_squares(sketch: Sketch, feature: int, center: float) -> float:
+    """Mean square about a point that the random rows lack, above chance: of rows of any weight."""
+    sample = sketch.sample
+    assert sample is not None
+    squares = (sample.rows[:, feature].astype(np.float64) - center) ** 2
+    seen = float(sample.weights @ squares)
+    noise = float(np.sqrt(sample.weights**2 @ (squares - seen) ** 2))
+    there = float(sketch.variance[feature] + (sketch.mean[feature] - center) ** 2)
+    return max(there - seen - _CHANCE * noise, 0.0)
 
 
 def warn_of_few_samples(sketch: Sketch, n_components: int, n_each: int) -> None:

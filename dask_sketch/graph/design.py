@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, NoReturn, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_sketch.errors import ChunkError, InputError
+from dask_sketch.errors import InputError
 from dask_sketch.features.design import (
     default_n_frequencies,
     default_n_pilot,
@@ -22,21 +22,15 @@ from dask_sketch.features.design import (
 from dask_sketch.features.distributions import FEW, least_with_marginals
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.features.pilot import WARNED_SAMPLING_LOSS, filled_pilot
-from dask_sketch.graph.compute import active_client, compute_together
-from dask_sketch.graph.lazy import LazyResult
-from dask_sketch.graph.reduction import Reduction
+from dask_sketch.graph.pilot_samples import pilot_samples
 from dask_sketch.sketching.arguments import require_nan_policy
 from dask_sketch.sketching.moment_grid import MAX_FEATURES, MomentGrid, default_n_columns
 from dask_sketch.sources.open import open_samples, require_options
-from dask_sketch.sources.samples import Samples
-from dask_sketch.validation.arrays import require_integer, require_unmasked, unit_rows
+from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.categories import FROM_DTYPES
 from dask_sketch.validation.choices import PCA, Task, named_type
-from dask_sketch.validation.device import device_array, on_device, on_host
-from dask_sketch.validation.tables import feature_title
 from dask_sketch.validation.warn import warn_user
 
-PILOT_CHUNKS = 8  # chunks read at a time, until there are enough rows
 # Largest number of values, and smallest number of rows, of pilot rows of many features.
 _GRID_VALUES, _GRID_ROWS = 2**21, 32
 
@@ -410,138 +404,3 @@ def columns_of_grid(n_features: int, n_columns: int | None, n_components: int | 
             parameter="n_components",
         )
     return default_n_columns(n_features, n_components)
-
-
-def pilot_samples(
-    samples: Samples,
-    n_pilot: int,
-    seed: int,
-    *,
-    nan_policy: str = "omit",
-    normalize: bool = False,
-    progress: bool = False,
-) -> NDArray[np.float64]:
-    """Choose random rows, from as few chunks as possible.
-
-    Parameters
-    ----------
-    samples
-        Samples to choose from.
-    n_pilot
-        Number of rows wanted.
-    seed
-        Seed of the choice of chunks and of rows.
-    nan_policy
-        Whether rows with NaN or infinite values are left out (``"omit"``), raise an error, or are
-        taken with NaN in their place (``"available"``).
-    normalize
-        Whether rows are divided by their Euclidean lengths; rows of zeros are treated as rows with
-        NaN.
-    progress
-        Whether to show a bar.
-
-    Returns
-    -------
-    pilot
-        Rows, shape (about n_pilot or fewer, n_features), finite unless values may be missing.
-
-    Raises
-    ------
-    InputError
-        If there are fewer than two usable rows.
-    ChunkError
-        If a row is refused by ``nan_policy``; the message names the chunk.
-    """
-    rng = np.random.default_rng(seed)
-    order = rng.permutation(samples.n_chunks)
-    n_rows = -(-n_pilot // min(PILOT_CHUNKS, max(len(order), 1)))
-    pick = partial(
-        _pick_rows,
-        n_rows=n_rows,
-        nan_policy=nan_policy,
-        normalize=normalize,
-        names=samples.feature_names,
-    )
-    found: list[NDArray[np.float64]] = []
-    client = active_client() if samples.lazy else None
-    where = {} if samples.lazy else {"scheduler": "threads"}
-    start, size = 0, PILOT_CHUNKS
-    while start < len(order):
-        chosen = [int(number) for number in order[start : start + size]]
-        start, size = start + size, 2 * size  # small or empty chunks: a few rounds, not many
-        seeds = [int(s) for s in rng.integers(2**63, size=len(chosen))]
-        lazy = [
-            LazyResult(
-                samples,
-                Reduction("pilot", partial(pick, seed=s), np.concatenate),
-                chosen=range(number, number + 1),
-            )
-            for number, s in zip(chosen, seeds, strict=True)
-        ]
-        found += compute_together(lazy, client, progress, "design", **where)
-        if sum(len(rows) for rows in found if rows is not None) >= 0.8 * n_pilot:
-            break
-    usable = [rows for rows in found if rows is not None and len(rows)]
-    pilot = np.concatenate(usable) if usable else np.empty((0, 0))
-    if len(pilot) < 2:
-        raise InputError(
-            f"{samples.label} has {len(pilot)} usable rows; at least two are needed to design a "
-            "feature map. Check for NaN rows, an empty store or weights of zero."
-        )
-    return pilot if len(pilot) <= 2 * n_pilot else rng.choice(pilot, n_pilot, replace=False)
-
-
-def _pick_rows(
-    x: Any,
-    weights: Any,
-    label: str,
-    n_rows: int,
-    seed: int,
-    nan_policy: str,
-    normalize: bool,
-    names: Sequence[str] | None,
-) -> NDArray[np.float64]:
-    require_unmasked(x, "samples", f"the values of {label}")
-    require_unmasked(weights, "weights", f"weights of {label}")
-    there = on_device(x)
-    rows = (device_array(x) if there else np.asarray(x)).reshape(-1, x.shape[-1])
-    rng = np.random.default_rng(seed)
-    p = None
-    if weights is not None:
-        given = on_host(weights).astype(np.float64).reshape(-1)
-        given = np.maximum(np.nan_to_num(given), 0.0)
-        if len(given) != len(rows):
-            raise InputError(
-                f"weights of {label} have length {len(given)}: give one for each of the "
-                f"{len(rows)} rows."
-            )
-        p = given / given.sum() if given.sum() > 0 else None
-        n_rows = min(n_rows, int((given > 0).sum())) if p is not None else 0
-    picked = rng.choice(len(rows), size=min(n_rows, len(rows)), replace=False, p=p)
-    picked = np.sort(picked)
-    # in C order, since the rounding of sums over rows, and so the center, depends on the order
-    values = on_host(rows[device_array(picked) if there else picked]).astype(np.float64, order="C")
-    out = unit_rows(values) if normalize else values
-    if nan_policy == "available":
-        out[~np.isfinite(out)] = np.nan
-        return out[~np.isnan(out).all(axis=1)]
-    finite = np.isfinite(out).all(axis=1)
-    if nan_policy == "raise" and not finite.all():
-        bad = int(np.argmin(finite))
-        _refuse_row(values[bad], int(picked[bad]), label, names)
-    return out[finite]
-
-
-def _refuse_row(
-    row: NDArray[np.float64], number: int, label: str, names: Sequence[str] | None
-) -> NoReturn:
-    """Raise an error that names the value for which a row is refused."""
-    finite, problem = np.isfinite(row), "is 0 in all features, and has no direction"
-    if not finite.all():
-        feature = int(np.argmin(finite))
-        problem = f"has {row[feature]} in {feature_title(feature, names)}"
-    raise ChunkError(
-        f"{label}: row {number} of this chunk {problem}. Clean the data, or pass "
-        "nan_policy='omit' to leave such rows out.",
-        parameter="nan_policy",
-    )

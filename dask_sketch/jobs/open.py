@@ -18,8 +18,9 @@ import numpy as np
 from dask_sketch.errors import ChunkError, ClusterError, JobError, LedgerError
 from dask_sketch.features.design import default_n_frequencies, default_n_pilot
 from dask_sketch.features.feature_map import FeatureMap
-from dask_sketch.graph.design import PILOT_CHUNKS, design
+from dask_sketch.graph.design import design
 from dask_sketch.graph.partitions import sketch_partitions
+from dask_sketch.graph.pilot_samples import PILOT_CHUNKS
 from dask_sketch.jobs.agreement import (
     errors_of_settings,
     ledger_path,

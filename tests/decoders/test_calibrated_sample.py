@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import dask.array as da
 import numpy as np
 import pytest
 
-from dask_sketch import FeatureMap, Sketch, partial_sketch
+from dask_sketch import FeatureMap, Sketch, design, partial_sketch
 from dask_sketch.decoders.calibrated_sample import calibrate, calibrate_rows
 from dask_sketch.errors import InputError
 
@@ -98,6 +99,18 @@ def test_heavy_tails_and_constant_features() -> None:
     assert np.isfinite(sample.weights).all()
     assert sample.discrepancy_after < sample.discrepancy_before
     assert sample.effective_count > 100
+
+
+def test_rows_that_are_nearly_equal() -> None:
+    """Rounding leaves the equations of all frequencies singular, not those of the first ones."""
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=(40_000, 2))
+    x[20_000:20_800] = 30.0 + 0.05 * rng.normal(size=(800, 2))
+    feature_map = design(da.from_array(x, chunks=(400, 2)), n_components=3)
+    found = partial_sketch(x, feature_map, sample=20_000)
+    sample = calibrate(found)
+    assert sample.discrepancy_after < sample.discrepancy_before
+    np.testing.assert_allclose(sample.weights @ sample.rows, x.mean(axis=0), atol=0.05)
 
 
 def test_summary_has_the_diagnostics(sketch: Sketch) -> None:

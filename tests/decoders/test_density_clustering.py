@@ -7,7 +7,7 @@ import pytest
 from decoders.reference import numerical_gradient
 from threadpoolctl import threadpool_limits
 
-from dask_sketch import decode, partial_sketch
+from dask_sketch import decode, design, partial_sketch
 from dask_sketch.decoders.density_clustering import (
     MomentObjective,
     default_n_candidates,
@@ -88,7 +88,7 @@ def test_centroids_and_their_density(sketch):
     assert found.means.shape == (4, 3)
     assert found.weights.sum() == pytest.approx(1.0)
     assert (np.diff(found.weights) <= 0).all()
-    assert len(trace) == 12 + 1  # atoms, and the end
+    assert len(trace) == 4 + 1  # atoms, until noise explains the rest, and the end
     assert trace[-1] < trace[0]
     mixture = GaussianMixture(found.atom_weights, found.atom_means, found.atom_variances)
     z = mixture.characteristic(sketch.feature_map.frequencies) / np.sqrt(200)
@@ -255,3 +255,37 @@ def test_moments_of_a_feature_that_does_not_vary():
     weights, theta = atoms_of(objective)
     assert np.isfinite(objective.cost(weights, theta))
     assert np.isfinite(objective.gram(weights, theta)).all()
+
+
+def test_a_far_cluster_of_the_pilot_is_found_whatever_its_weight(rng):
+    x = rng.normal(size=(20_000, 2))
+    x[:800] = 30.0 + 0.05 * rng.normal(size=(800, 2))
+    feature_map = design(x, n_components=3, task="clustering")
+    model = decode(partial_sketch(x[400:], feature_map), 3, model="dirac", method="density")
+    centers = model.centers
+    np.testing.assert_allclose(centers[centers[:, 0].argmax()], 30.0, atol=0.1)
+    error = ((x[400:, None] - centers) ** 2).sum(axis=2).min(axis=1).mean()
+    assert error < 1.05 * kmeans(x[400:], 3, seed=0).inertia
+
+
+def far_from_the_pilot(seed, far):
+    """Rows with a cluster far from all others, and their sketch by a map of other rows."""
+    rng = np.random.default_rng(seed)
+    feature_map = design(rng.normal(size=(20_000, 2)), n_components=3, task="clustering")
+    x = rng.normal(size=(40_000, 2))
+    x[:800] = far + 0.05 * rng.normal(size=(800, 2))
+    return x, partial_sketch(x, feature_map)
+
+
+@pytest.mark.parametrize("seed", [2, 3])
+def test_a_far_cluster_that_the_pilot_does_not_know_is_found(seed):
+    x, sketch = far_from_the_pilot(seed, 30.0)
+    centers = decode(sketch, 3, model="dirac").centers
+    error = ((x[:, None] - centers) ** 2).sum(axis=2).min(axis=1).mean()
+    assert error < 1.05 * kmeans(x, 3, seed=0).inertia
+
+
+def test_a_cluster_too_far_to_be_located_is_warned_of():
+    sketch = far_from_the_pilot(12, 300.0)[1]
+    with pytest.warns(UserWarning, match=r"feature \d has values .* 300\.\d+, .* standard"):
+        decode(sketch, 3, model="dirac")

@@ -67,6 +67,33 @@ def test_a_far_row_that_is_not_among_the_random_rows_is_named():
         decode(sketch(rows, whole, sample=5000), 3, model="dirac")
 
 
+def test_light_rows_far_away_are_not_counted_as_heavy_ones(rng):
+    x, w = rng.normal(size=(30_000, 2)), np.ones(30_000)
+    x[0], w[0], w[1] = (-500.0, 0.0), 1e-4, 1000.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        feature_map = design(x, n_components=2, task="clustering", weights=w)
+        decode(sketch(x, feature_map, weights=w, sample=3000), 2, model="dirac")
+
+
+def test_heavy_rows_that_are_not_among_the_random_rows_are_counted(rng):
+    x, w = rng.normal(size=(30_000, 2)), rng.uniform(0.5, 2.0, size=30_000)
+    feature_map = design(x, n_components=2, task="clustering", weights=w)
+    x[:3] = (-300.0, 0.0)
+    others = sketch(x[3:], feature_map, weights=w[3:], sample=1000).sample
+    found = replace(sketch(x, feature_map, weights=w, sample=1000), sample=others)
+    with pytest.warns(UserWarning, match=r"feature 0.* -300.* such rows add about [67]\d\d\.\d%"):
+        decode(found, 2, model="dirac")
+
+
+def test_rows_that_the_pilot_does_not_have_are_counted_without_rows(rng):
+    x = rng.normal(size=(20_000, 2))
+    feature_map = design(x, n_components=2, task="clustering")
+    x[:50] = rng.normal(size=(50, 2)) + 30.0
+    with pytest.warns(UserWarning, match=r"feature \d .*add about 3\d\d% to"):
+        decode(sketch(x, feature_map, sample=False), 2, model="dirac")
+
+
 def test_components_of_few_rows_are_warned_of_without_a_pilot():
     rows = np.random.default_rng(0).normal(size=(10_000, 6))
     rows[:20] += 60.0

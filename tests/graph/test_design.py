@@ -2,20 +2,16 @@ from __future__ import annotations
 
 import warnings
 
-import dask
 import dask.array as da
 import dask.bag as db
-import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
 import zarr
-from strategies import draw_rows
 
 import dask_sketch as ds
 from dask_sketch.errors import ChunkError, InputError
-from dask_sketch.graph.design import PILOT_CHUNKS, pilot_samples
 from dask_sketch.models import GaussianMixture, random_mixture
 
 
@@ -226,71 +222,6 @@ def test_every_input(kind, tmp_path, rng, counting):
     assert 4000 <= fm.scale_fit.n_samples <= 6000
     assert ds.design(source, n_components=1) == fm
     assert ds.design(source, n_components=1, seed=1) != fm
-
-
-def test_only_a_few_chunks_are_read():
-    reads = []
-
-    def load(block_id):
-        reads.append(block_id)
-        return np.random.default_rng(block_id).normal(size=(1000, 2))
-
-    x = da.map_blocks(
-        lambda block_id=None: load(block_id), chunks=((1000,) * 200, (2,)), dtype=float,
-        meta=np.empty((0, 0)),
-    )  # fmt: skip
-    reads.clear()
-    with dask.config.set(scheduler="sync"):
-        ds.design(x, n_components=1)
-    assert len(reads) == PILOT_CHUNKS
-
-
-def test_small_chunks_are_read_until_there_are_enough_rows(rng):
-    x = da.from_array(gaussian(rng, 20_000, 2), chunks=(100, 2))
-    fm = ds.design(x, n_components=1)
-    assert fm.scale_fit.n_samples >= 4000
-
-
-def test_bad_rows_and_rows_of_weight_zero_are_not_picked(rng):
-    x = gaussian(rng, 20_000, 2)
-    w = np.ones(20_000)
-    w[::2], x[::2] = 0.0, 1e9
-    x[1::4, 0] = np.nan
-    fm = ds.design(da.from_array(x, chunks=(1000, 2)), n_components=1, weights=w)
-    np.testing.assert_allclose(fm.mean_variances, 1.0, rtol=0.2)
-    assert np.abs(fm.center).max() < 1
-
-
-def test_bad_rows_are_refused_on_demand(rng):
-    x = gaussian(rng, 1000, 2)
-    x[::3, 1] = np.inf
-    lazy = da.from_array(x, chunks=(500, 2))
-    assert ds.design(lazy, n_components=1, nan_policy="omit") == ds.design(lazy, n_components=1)
-    with pytest.raises(ChunkError, match=r"chunk [01].* row \d+ .*nan_policy='omit'"):
-        ds.design(lazy, n_components=1, nan_policy="raise")
-    with pytest.raises(InputError, match="nan_policy='skip'"):
-        ds.design(lazy, n_components=1, nan_policy="skip")
-    frame = dd.from_pandas(pd.DataFrame(x, columns=["age", "income"]), npartitions=2)
-    with pytest.raises(ChunkError, match=r"row \d+ .* inf in feature 1 \('income'\)"):
-        ds.design(frame, n_components=1, nan_policy="raise")
-    x[:] = 0.0
-    with pytest.raises(ChunkError, match=r"row \d+ .* 0 in all features"):
-        ds.design(x, n_components=1, nan_policy="raise", normalize=True)
-
-
-def test_weights_weigh(rng):
-    x = np.concatenate([gaussian(rng, 5000, 1), gaussian(rng, 5000, 1, offset=50.0)])
-    w = np.repeat([1.0, 99.0], 5000)
-    fm = ds.design(x, n_frequencies=20, weights=w, n_pilot=500)
-    assert fm.center[0] > 45
-
-
-def test_pilot_samples_are_rows_of_the_data(rng):
-    x = draw_rows(0, 3000, 3)
-    pilot = pilot_samples(ds.open_samples(da.from_array(x, chunks=(500, 3))), 600, seed=1)
-    rows = {tuple(row) for row in x}
-    assert all(tuple(row) in rows for row in pilot)
-    assert len({tuple(row) for row in pilot}) == len(pilot) == 600
 
 
 def test_the_fit_is_a_curve_for_plotting(rng):

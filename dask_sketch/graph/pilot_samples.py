@@ -1,0 +1,254 @@
+"""Choose pilot samples: a few random rows, from as few chunks as possible."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_sketch.errors import ChunkError, InputError
+from dask_sketch.graph.compute import active_client, compute_together
+from dask_sketch.graph.lazy import LazyResult
+from dask_sketch.graph.reduction import Reduction
+from dask_sketch.sources.samples import Samples
+from dask_sketch.validation.arrays import require_unmasked, unit_rows
+from dask_sketch.validation.device import device_array, on_device, on_host
+from dask_sketch.validation.tables import feature_title
+
+PILOT_CHUNKS = 8  # chunks read at a time, until there are enough rows
+_MAX_DRAWS = 64  # of chunks at a time, where many rows are in chunks of few rows
+_IN_SMALL_CHUNKS = 0.05  # share of the rows that may be in chunks too small for their part
+_UNEVEN = 1.5  # times its share, from which a chunk has too few rows in the pilot
+
+
+@dataclass(frozen=True)
+class _Picked:
+    """Pilot samples of one block, and the number of its rows or the sum of their weights."""
+
+    rows: NDArray[np.float64]
+    measure: float
+    inclusion: float = 1.0  # expected number of draws of the chunk, for each of its rows
+
+
+def pilot_samples(
+    samples: Samples,
+    n_pilot: int,
+    seed: int,
+    *,
+    nan_policy: str = "omit",
+    normalize: bool = False,
+    progress: bool = False,
+) -> NDArray[np.float64]:
+    """Choose random rows, from as few chunks as possible.
+
+    Every row, or every unit of weight, has nearly the same chance. Chunks of about the same size
+    are drawn with equal chances, others in proportion to their numbers of rows. Where these are
+    not known, or with weights, chunks that have too few rows in the pilot are read once more. A
+    row with a large weight may be drawn several times.
+
+    Parameters
+    ----------
+    samples
+        Samples to choose from.
+    n_pilot
+        Number of rows wanted.
+    seed
+        Seed of the choice of chunks and of rows.
+    nan_policy
+        Whether rows with NaN or infinite values are left out (``"omit"``), raise an error, or are
+        taken with NaN in their place (``"available"``).
+    normalize
+        Whether rows are divided by their Euclidean lengths; rows of zeros are treated as rows with
+        NaN.
+    progress
+        Whether to show a bar.
+
+    Returns
+    -------
+    pilot
+        Rows, shape (about n_pilot or fewer, n_features), finite unless values may be missing.
+
+    Raises
+    ------
+    InputError
+        If there are fewer than two usable rows.
+    ChunkError
+        If a row is refused by ``nan_policy``; the message names the chunk.
+    """
+    rng = np.random.default_rng(seed)
+    sizes = np.asarray(samples.chunk_rows)
+    known = bool(np.isfinite(sizes).all())
+    uneven = known and len(sizes) > 1 and sizes.max() > _UNEVEN * sizes.mean()
+    pick = partial(
+        _pick_rows, nan_policy=nan_policy, normalize=normalize, names=samples.feature_names
+    )
+    order = rng.permutation(samples.n_chunks)
+    size = PILOT_CHUNKS
+    n_draws = _number_of_draws(sizes, n_pilot) if uneven else min(size, max(len(order), 1))
+    n_rows = -(-n_pilot // n_draws)
+    found: dict[int, tuple[_Picked, ...]] = {}
+    while len(order):
+        if uneven:
+            counts = _draw(sizes[order], max(size, n_draws), rng)
+            draws = {int(number): int(n) for number, n in zip(order, counts, strict=True) if n}
+            order = order[counts == 0]
+        else:
+            draws, order = {int(number): 1 for number in order[:size]}, order[size:]
+        size *= 2  # small or empty chunks: a few rounds, not many
+        asked = {number: partial(pick, n_rows=n_rows * n) for number, n in draws.items()}
+        picked = _read(samples, asked, rng, progress)
+        for number, blocks in picked.items():
+            share = draws[number] / sizes[number] if uneven else 1.0
+            found[number] = tuple(_Picked(each.rows, each.measure, share) for each in blocks)
+        if sum(len(each.rows) for each in chain(*found.values())) >= 0.8 * n_pilot:
+            break
+    if samples.is_weighted or not known:
+        found = _balance(samples, found, n_pilot, pick, rng, progress)
+    usable = [each.rows for each in chain(*found.values()) if len(each.rows)]
+    pilot = np.concatenate(usable) if usable else np.empty((0, 0))
+    if len(pilot) < 2:
+        raise InputError(
+            f"{samples.label} has {len(pilot)} usable rows; at least two are needed to design a "
+            "feature map. Check for NaN rows, an empty store or weights of zero."
+        )
+    return pilot if len(pilot) <= 2 * n_pilot else rng.choice(pilot, n_pilot, replace=False)
+
+
+def _number_of_draws(sizes: NDArray[np.float64], n_pilot: int) -> int:
+    """Number of draws of chunks: as many as few chunks, which have enough rows, allow."""
+    n_draws, parts = PILOT_CHUNKS, sizes / sizes.sum()
+    while 16 * n_draws <= n_pilot:
+        n_chunks = np.minimum(2 * n_draws * parts, 1.0).sum()  # expected number of chunks read
+        in_small = parts[sizes < n_pilot / n_draws].sum()
+        if n_chunks > 2 * PILOT_CHUNKS and (in_small <= _IN_SMALL_CHUNKS or n_draws >= _MAX_DRAWS):
+            break
+        n_draws *= 2
+    return n_draws
+
+
+def _draw(sizes: NDArray[Any], n_draws: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Draw in proportion to sizes, by systematic sampling: how often each of them is drawn."""
+    ends = np.cumsum(sizes, dtype=np.float64)
+    if not len(ends) or not ends[-1] > 0:
+        return np.ones(len(sizes), dtype=np.int64)
+    points = (rng.random() + np.arange(n_draws)) * (ends[-1] / n_draws)
+    chosen = np.minimum(np.searchsorted(ends, points, side="right"), np.flatnonzero(sizes)[-1])
+    return np.bincount(chosen, minlength=len(sizes))
+
+
+def _read(
+    samples: Samples, asked: dict[int, Any], rng: np.random.Generator, progress: bool
+) -> dict[int, tuple[_Picked, ...]]:
+    """Read some chunks, each with a function of its own that is given a seed."""
+    seeds = [int(s) for s in rng.integers(2**63, size=len(asked))]
+    lazy = [
+        LazyResult(
+            samples,
+            Reduction("pilot", partial(pick, seed=s), _join),
+            chosen=range(number, number + 1),
+        )
+        for (number, pick), s in zip(asked.items(), seeds, strict=True)
+    ]
+    client = active_client() if samples.lazy else None
+    where = {} if samples.lazy else {"scheduler": "threads"}
+    results = compute_together(lazy, client, progress, "design", **where)
+    return {
+        number: blocks for number, blocks in zip(asked, results, strict=True) if blocks is not None
+    }
+
+
+def _join(parts: list[tuple[_Picked, ...]]) -> tuple[_Picked, ...]:
+    return tuple(chain(*parts))
+
+
+def _balance(
+    samples: Samples,
+    found: dict[int, tuple[_Picked, ...]],
+    n_pilot: int,
+    pick: Any,
+    rng: np.random.Generator,
+    progress: bool,
+) -> dict[int, tuple[_Picked, ...]]:
+    """Read the chunks once more if rows of some blocks are too few for their weight."""
+    blocks = list(chain(*found.values()))
+    shares = np.array([each.measure * each.inclusion for each in blocks])
+    rows = np.array([len(each.rows) for each in blocks], dtype=np.float64)
+    if not rows.sum() or (shares * rows.sum() <= _UNEVEN * shares.sum() * rows).all():
+        return found
+    n_wanted = min(n_pilot, rows.sum())
+    asked = {
+        number: partial(pick, n_rows=None, density=n_wanted / shares.sum() * parts[0].inclusion)
+        for number, parts in found.items()
+        if parts
+    }
+    return _read(samples, asked, rng, progress)
+
+
+def _pick_rows(
+    x: Any,
+    weights: Any,
+    label: str,
+    n_rows: int | None,
+    seed: int,
+    nan_policy: str,
+    normalize: bool,
+    names: Sequence[str] | None,
+    density: float = 0.0,
+) -> tuple[_Picked, ...]:
+    """Pick a number of rows, or a number for each row or unit of weight, the density."""
+    require_unmasked(x, "samples", f"the values of {label}")
+    require_unmasked(weights, "weights", f"weights of {label}")
+    there = on_device(x)
+    rows = (device_array(x) if there else np.asarray(x)).reshape(-1, x.shape[-1])
+    rng = np.random.default_rng(seed)
+    given = None
+    if weights is not None:
+        given = on_host(weights).astype(np.float64).reshape(-1)
+        given = np.maximum(np.nan_to_num(given), 0.0)
+        if len(given) != len(rows):
+            raise InputError(
+                f"weights of {label} have length {len(given)}: give one for each of the "
+                f"{len(rows)} rows."
+            )
+    measure = float(len(rows) if given is None else given.sum())
+    if n_rows is None:
+        n_rows = int(density * measure + rng.random())
+    elif given is not None:
+        n_rows = min(n_rows, int((given > 0).sum()))
+    if given is None:
+        picked = np.sort(rng.choice(len(rows), size=min(n_rows, len(rows)), replace=False))
+    else:
+        order = rng.permutation(len(rows))
+        counts = _draw(given[order], n_rows, rng) if measure > 0 else np.zeros(len(rows), int)
+        picked = np.sort(np.repeat(order, counts))
+    # in C order, since the rounding of sums over rows, and so the center, depends on the order
+    values = on_host(rows[device_array(picked) if there else picked]).astype(np.float64, order="C")
+    out = unit_rows(values) if normalize else values
+    if nan_policy == "available":
+        out[~np.isfinite(out)] = np.nan
+        return (_Picked(out[~np.isnan(out).all(axis=1)], measure),)
+    finite = np.isfinite(out).all(axis=1)
+    if nan_policy == "raise" and not finite.all():
+        bad = int(np.argmin(finite))
+        _refuse_row(values[bad], int(picked[bad]), label, names)
+    return (_Picked(out[finite], measure),)
+
+
+def _refuse_row(
+    row: NDArray[np.float64], number: int, label: str, names: Sequence[str] | None
+) -> NoReturn:
+    """Raise an error that names the value for which a row is refused."""
+    finite, problem = np.isfinite(row), "is 0 in all features, and has no direction"
+    if not finite.all():
+        feature = int(np.argmin(finite))
+        problem = f"has {row[feature]} in {feature_title(feature, names)}"
+    raise ChunkError(
+        f"{label}: row {number} of this chunk {problem}. Clean the data, or pass "
+        "nan_policy='omit' to leave such rows out.",
+        parameter="nan_policy",
+    )
