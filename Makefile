@@ -77,7 +77,7 @@ pytest: $(READY)
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
 	  $(BIN)/python -m pytest -m "not slow" -n 5 --dist loadfile --no-loadscope-reorder
 
-test-slow: $(READY)  ## tests that take minutes, and those of deployments
+test-slow: $(READY)  ## tests of levels, coverage and accuracy that take seconds to minutes, and those of deployments
 	$(BIN)/python -m pytest -m "slow and not real"
 
 # Nothing is installed: a test names the packages that it misses, and is skipped.

@@ -59,6 +59,7 @@ def data(tmp_path_factory):
 QUICK = {"gmm-2"}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")  # poor fits, few frequencies: that is the point
 @pytest.mark.parametrize(
     "name",
@@ -120,6 +121,7 @@ def test_permuted_statistics_are_discrepancies():
     np.testing.assert_allclose(values, inner - 2 * xy.mean())
 
 
+@pytest.mark.slow
 def test_neighbors_count_components_better_than_a_constant():
     old, y = learning.drawn_groups(np.random.default_rng(0), 60, (60, 60))
     new, truth = learning.drawn_groups(np.random.default_rng(1), 30, (60, 60))
@@ -219,6 +221,7 @@ def test_exact_sketch_gives_the_distribution_back():
     )
 
 
+@pytest.mark.slow
 def test_both_starts_of_em_end_at_the_same_maximum():
     truth = random_mixture(3, 2, seed=0)
     x = truth.sample(20_000, seed=1)

@@ -363,6 +363,7 @@ def test_a_missing_package_is_named(monkeypatch, kind, package, more):
         pass
 
 
+@pytest.mark.slow
 def test_worker_settings_go_with_the_package():
     assert WORKER_SETTINGS.is_file()
     deployed = Path(__file__).parents[2] / "deploy" / "dask.yaml"

@@ -56,6 +56,7 @@ def relative_risk(x, k, m, seed=0, **options):
     return Centroids(found.weights, found.means).inertia(x) / kmeans(x, k, seed=seed).inertia
 
 
+@pytest.mark.slow
 def test_ten_gaussian_clusters_in_twelve_dimensions():
     assert relative_risk(gaussian_clusters(10, 12, n=10_000), 10, 360) < 1.005
 

@@ -28,6 +28,7 @@ def feature_map(rows):
     return design(rows, n_components=3, normalize=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sample", [False, 4000])
 def test_mixture_is_nearly_as_likely_as_that_of_em_on_all_rows(truth, rows, feature_map, sample):
     found = decode(sketch(rows, feature_map, sample=sample), 3, model="von-mises-fisher")

@@ -43,6 +43,7 @@ def log_divergences(n_features, n_components, seeds, n_frequencies, n_samples):
     return np.array(out).mean(axis=0)
 
 
+@pytest.mark.slow
 def test_is_as_precise_as_the_limit():
     plain, refined = log_divergences(2, 3, range(2), 150, 30_000)
     limit = np.log(14 / 30_000)  # mean of an efficient estimate of 14 parameters
@@ -80,6 +81,7 @@ def estimates_of(truth, feature_map, seeds, model="gaussian", **options):
         yield (refined.fit.weights, means, variances), refined.standard_errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["gaussian", "isotropic", "known"])
 def test_standard_errors_are_the_spread_of_estimates(model):
     place = np.array([[-2.0, 0.0], [2.0, 0.0], [0.0, 3.0]])

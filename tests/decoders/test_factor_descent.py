@@ -79,6 +79,7 @@ def test_gradients_and_jacobian_are_derivatives(distribution, n_atoms):
     np.testing.assert_allclose(part.cost_gradient(weights, theta)[1], products[:n_atoms])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_rows", [True, False])
 def test_fits_are_near_the_truth(sketch, has_rows):
     given = sketch if has_rows else sketch.without_sample()

@@ -130,6 +130,7 @@ def test_another_number_of_classes_than_the_pilot_has(sketch):
     )
 
 
+@pytest.mark.slow
 def test_groups_are_decoded_each(feature_map):
     group = ds.sketch(FRAME, feature_map, groups=np.arange(len(FRAME)) % 2)
     models = ds.decode(group, 2)

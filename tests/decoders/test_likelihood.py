@@ -165,6 +165,7 @@ def test_without_rows_a_mixture_is_decoded_from_the_sums():
     assert abs(model.score(x) - truth.score(x)) < 2e-3
 
 
+@pytest.mark.slow
 def test_a_cost_that_noise_explains_is_no_proof_where_there_are_many_components():
     x = np.random.default_rng(0).gamma(0.7, size=(3000, 4))
     heldout = np.random.default_rng(1).gamma(0.7, size=(4000, 4))
@@ -190,6 +191,7 @@ def test_without_rows_shared_values_are_not_widened_to_what_the_sketch_resolves(
     assert fitted.score(x) > rival.score(x) - 0.1
 
 
+@pytest.mark.slow
 def test_without_rows_centroids_are_as_good_as_those_of_k_means():
     x = np.random.default_rng(0).gamma(0.5, size=(8000, 4))
     feature_map = design(x, n_components=8, task="clustering")

@@ -232,6 +232,7 @@ def test_fewer_distinct_rows_than_components(model):
         assert any(f"n_components={k} exceeds" in text for text in messages) == (k > 2)
 
 
+@pytest.mark.slow
 def test_combinations_of_few_values_without_density_are_warned_of():
     def rows(n, seed):
         rng = np.random.default_rng(seed)
@@ -254,6 +255,7 @@ def test_covariance_matrices_of_rows_that_share_a_value_are_compared_by_feature(
         decode(found, 2, covariance_type="full")
 
 
+@pytest.mark.slow
 def test_clusters_that_are_narrower_than_the_smallest_variance_are_warned_of(rng):
     centers, widths = 8.0 * rng.normal(size=(3, 2)), np.array([1.0, 0.1, 1e-4])
     label = rng.integers(0, 3, 6000)
@@ -269,6 +271,7 @@ def test_clusters_that_are_narrower_than_the_smallest_variance_are_warned_of(rng
     assert any(re.search(r"3\d% .* smallest variance", text) for text in messages)
 
 
+@pytest.mark.slow
 def test_values_that_rows_share_are_warned_of_without_rows(rng):
     x = np.where(rng.random((6000, 3)) < 0.6, 0.0, rng.normal(5.0, 3.0, (6000, 3)))
     feature_map = design(x, n_components=5)

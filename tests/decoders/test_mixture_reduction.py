@@ -38,6 +38,7 @@ def found(tailed):
         return decode(tailed, 4, method="density", model="gaussian", replicates=2)
 
 
+@pytest.mark.slow
 def test_likelihood_is_near_the_greatest_where_least_squares_is_far_from_it(tailed, found):
     heldout = tails(20_000, 2)
     best = fit_pilot(tails(20_000, 1), 4)

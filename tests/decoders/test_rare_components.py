@@ -45,6 +45,7 @@ def test_lost_component_is_held_unless_the_sketch_contradicts(rare_sketch: Sketc
     assert keep_rare_components(objective, fits[0], false, 5000) is fits[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scale", "d", "k"), [(1e4, 3, 3), (100.0, 2, 2)])
 @pytest.mark.parametrize("covariance_type", ["diag", "full"])
 def test_few_rows_far_out_are_a_component_without_rows_in_the_sketch(

@@ -30,6 +30,7 @@ def long_sketch(long_truth):
     return partial_sketch(long_truth.sample(50_000, seed=0), FeatureMap(3, 2600, scale=1.0, seed=1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "algorithm", "n_iterations"),
     [("splitting", hierarchical_splitting, 3), ("cl-ompr", cl_ompr, 12), ("cl-omp", cl_omp, 6)],
@@ -240,6 +241,7 @@ def test_a_search_ends_with_the_number_of_atoms_at_a_minimum():
     assert fit.cost < objective.noise_level
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default:the mixture leaves an overidentification")
 @pytest.mark.parametrize("seed", [5, 6])
 def test_components_far_narrower_than_the_scale_of_a_map_without_data(seed):

@@ -294,6 +294,7 @@ def test_three_separated_clusters(samples, model, scale):
     assert risk(found, samples) < 1.05 * BEST
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("maxima", ["shift", "discrete", "ascent"])
 def test_every_way_to_find_maxima_in_two_dimensions(samples, maxima):
     found, _ = decoded(sketch_of(samples), maxima=maxima, n_starts=300)

@@ -24,6 +24,7 @@ def feature_map(truth):
     return design(inside, n_components=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sample", [False, 3000])
 def test_indices_of_stability_are_found(truth, feature_map, sample):
     x = truth.sample(100_000, seed=1)

@@ -15,6 +15,7 @@ def survey(seed):
     return x[kept], 1.0 / chance[kept]
 
 
+@pytest.mark.slow
 def test_intervals_hold_for_survey_weights():
     feature_map = design(TRUTH.sample(5000, seed=1), n_components=2)
     inside, squares = np.zeros((2, 2)), np.zeros(2)

@@ -117,6 +117,7 @@ def test_a_run_of_its_command_lines(certificates, start, tmp_path):
     assert f"tls://127.0.0.1:{ports['8786']}" in log.read_text()
 
 
+@pytest.mark.slow
 def test_the_operator_makes_what_we_mean():
     """Its own functions, on our objects: names, labels and the address of the scheduler."""
     from dask_kubernetes.operator.controller import controller

@@ -73,6 +73,7 @@ def test_it_ends_as_the_job_ends(code, tmp_path):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("states", "changed", "told"),
     [

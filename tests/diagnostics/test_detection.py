@@ -49,6 +49,7 @@ def test_rates_are_those_counted_by_hand(rows):
     assert again.equal_error_rate == pytest.approx(found.equal_error_rate)
 
 
+@pytest.mark.slow
 def test_the_interval_covers_the_truth():
     spread = 0.5  # of one speaker's scores from another's
     truth = norm.cdf(-2.0 / (1.0 + np.hypot(1.0, spread)))

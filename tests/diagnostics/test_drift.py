@@ -54,6 +54,7 @@ def null(kind: str, n_draws: int = 80) -> list[Drift]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     [

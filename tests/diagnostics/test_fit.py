@@ -145,6 +145,7 @@ def stretched(anisotropy: float, seed: int) -> GaussianMixture:
     return GaussianMixture(np.full(5, 0.2), means / by, np.broadcast_to(by**-2.0, means.shape))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))]
 )

@@ -143,6 +143,7 @@ def test_the_lipschitz_constant_bounds_all_differences():
     assert 0.5 * bound < ratios.max() <= bound
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("k", "d", "few", "many"),
     [

@@ -86,6 +86,7 @@ def test_derivatives_and_scores_are_those_of_finite_differences(choices: str, fa
         np.testing.assert_allclose(scores[row], logs / (2 * step), rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_expectations_are_what_repeated_draws_show() -> None:
     truth = random_mixture(3, 2, seed=5)
     feature_map = FeatureMap(2, 150, scale=1.0, dtype="float64")

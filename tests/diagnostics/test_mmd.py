@@ -28,6 +28,7 @@ TRUTH = random_mixture(3, 2, seed=1)
 MAP = FeatureMap(2, 200, scale=1.0, dtype="float64")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("distribution", "off"),
     [("adapted-radius", 0.0), ("adapted-radius", 1.0), ("clustering", 0.15)],

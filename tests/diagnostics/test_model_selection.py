@@ -36,6 +36,7 @@ def sketch_of(truth: GaussianMixture, n: int, seed: int) -> Sketch:
     return partial_sketch(truth.sample(n, seed=seed), MAP)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.filterwarnings("ignore:the mixture leaves a cost")
 def test_three_components_are_chosen_for_three(seed: int) -> None:
@@ -119,6 +120,7 @@ def of_rows(n_components: int, seed: int, n: int = 20_000, **options: Any) -> Sk
     return sketch(x, design(x, n_components=4, n_pilot=2000), **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("numbers", [None, range(1, 5)])
 def test_the_number_of_components_of_a_sketch_is_found(numbers: Any) -> None:
     data = of_rows(3, seed=1, sample=False)
@@ -172,6 +174,7 @@ def test_all_rows_decide_by_their_likelihood() -> None:
     assert best.value == pytest.approx(best.model.bic(rows), rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:components have no width", "ignore:two features or more")
 def test_repeated_values_of_rounded_rows_are_no_components(rng: np.random.Generator) -> None:
     centres = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0]])
@@ -262,6 +265,7 @@ def of_directions() -> Sketch:
     return sketch(x, design(x, n_components=2, normalize=True), sample=2000)
 
 
+@pytest.mark.slow
 def test_numbers_of_mixtures_of_directions(of_directions: Sketch) -> None:
     choice = select_model(of_directions.without_sample(), n_components=[1, 2, 3], threads=1)
     assert choice.criterion == "overidentification"
@@ -283,6 +287,7 @@ def test_rows_decide_about_directions_where_there_are_any(of_directions: Sketch)
     assert found.ranking[0].overidentification is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [False, True])
 def test_numbers_of_latent_classes(rows: bool, rng: np.random.Generator) -> None:
     chance = np.array([[0.9, 0.8, 0.1, 0.8, 0.9], [0.1, 0.3, 0.8, 0.2, 0.1]])

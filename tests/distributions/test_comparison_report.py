@@ -96,6 +96,7 @@ def test_page_of_a_correlation(tmp_path: Path) -> None:
     assert titles[1] in ("Along feature 0 and feature 1", "Along feature 1 and feature 0")
 
 
+@pytest.mark.slow
 def test_discrepancy_as_a_shift(tmp_path: Path) -> None:
     """A shift of a normal feature is as large as the page says."""
     found = []

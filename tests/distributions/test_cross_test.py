@@ -16,6 +16,7 @@ def units(rng, sizes, feature_map=MAP, *, shift=0.0):
     return partial_sketch(x, feature_map, groups=label)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [([40] * 3, [40] * 3), ([40] * 5, [40] * 8), ([9, 99] * 2,) * 2])
 def test_the_level_holds(sizes):
     rng = np.random.default_rng(0)

@@ -173,6 +173,7 @@ def test_mixtures_of_many_parameters():
     assert found.bias == pytest.approx(0.5 * d * 0.01**2, rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gap", [0.0, 0.02, 0.5])
 @pytest.mark.parametrize("kind", ["kl", "js", "tv"])
 def test_intervals_cover_the_truth(kind, gap):

@@ -24,6 +24,7 @@ def test_the_noise_that_is_taken_off_is_that_between_units():
     np.testing.assert_allclose(found.squared, distance - noise, rtol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("counts", [(10, 10), (6, 20)])
 def test_unbiased_with_the_stated_variance_and_coverage(counts):
     rng = np.random.default_rng(0)
@@ -70,6 +71,7 @@ def test_variance_has_the_corrected_moments_of_the_u_statistic():
     assert variance(zeta_1, np.mean(h**2)) > 10 * exact
 
 
+@pytest.mark.slow
 def test_intervals_cover_a_difference():
     rng = np.random.default_rng(0)
     # normal distributions of variance 1.09, shifted by 0.8 in both features
@@ -96,6 +98,7 @@ def serial_group(rng, n_units, correlation):
     return units_of(group.select(newest), group.select(~newest))
 
 
+@pytest.mark.slow
 def test_neighbouring_units_that_depend_widen_the_interval():
     rng = np.random.default_rng(0)
     units = [serial_group(rng, 120, 0.7) for _ in range(100)]

@@ -97,6 +97,7 @@ def test_intervals_contain_zero_where_groups_are_alike() -> None:
     assert alone.interval == (0.0, 2.0)  # one distance says nothing of its variance
 
 
+@pytest.mark.slow
 def test_level() -> None:
     p = []
     by = np.repeat(np.arange(4), [2, 3, 4, 6])

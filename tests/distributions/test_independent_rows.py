@@ -17,6 +17,7 @@ def sketch_of(rng, n=2000, width=1.0, sample=1000, weights=None):
     return partial_sketch(x, MAP, weights, sample=sample)
 
 
+@pytest.mark.slow
 def test_the_level_holds_for_independent_rows():
     rng = np.random.default_rng(0)
     found = [
@@ -73,6 +74,7 @@ def reweighted(rng, n, sample):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sample", [500, 1000])
 @pytest.mark.filterwarnings("default:feature")
 def test_the_noise_is_that_of_weights_that_depend_on_the_values(sample):
@@ -200,6 +202,7 @@ def test_noise_of_bits_and_of_rounded_sums_is_no_difference():
     assert abs(squares.mean()) < 4 * squares.std() / np.sqrt(len(squares))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_rare", [0.0, 0.5, 4.0])
 def test_level_with_few_random_rows(n_rare):
     """Of 150 such tests at 5 %, 53 to 78 rejected while the random rows whitened themselves."""
@@ -286,6 +289,7 @@ def test_level_of_the_test_of_a_model():
     assert 4 <= sum(one.is_different for one in found) <= 28
 
 
+@pytest.mark.slow
 def test_level_of_the_test_of_a_model_with_few_rows():
     """26 of 200 such tests rejected at 5 % with normal noise and the rows that whitened it."""
     feature_map, model = FeatureMap(2, 40, scale=1.0), GaussianMixture([1.0], [[0, 0]], [[1, 1]])
@@ -299,6 +303,7 @@ def test_level_of_the_test_of_a_model_with_few_rows():
     assert sum(one.p_value <= 0.1 for one in found) <= 11
 
 
+@pytest.mark.slow
 def test_level_of_flags_that_never_meet_in_the_random_rows() -> None:
     feature_map = FeatureMap(2, 50, scale=1.0, distribution="gaussian")
     found = 0

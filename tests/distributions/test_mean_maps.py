@@ -23,6 +23,7 @@ def sketch_of(x):
     return partial_sketch(x, MAP, sample=300)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", [P, Q])
 def test_errors_of_independent_rows(other):
     exact = np.mean(

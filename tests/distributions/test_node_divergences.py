@@ -34,6 +34,7 @@ def test_values_are_those_of_densities(kind):
     assert found.method == "nodes"
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:kind='kl'")  # of few rows in the tails
 @pytest.mark.parametrize("gap", [0.0, 0.15, 1.0])
 def test_intervals_of_independent_rows_cover_the_smoothed_divergence(gap):

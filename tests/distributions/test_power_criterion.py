@@ -19,6 +19,7 @@ def units(rng, n_units, *, shift=0.0, ripple=0.0):
     return partial_sketch(x.reshape(-1, 1), MAP, groups=np.repeat(np.arange(n_units), 60))
 
 
+@pytest.mark.slow
 def test_the_level_holds():
     rng, p = np.random.default_rng(0), []
     for seed in range(40):

@@ -7,6 +7,7 @@ from dask_sketch.distributions.row_noise import observe
 MAP = FeatureMap(2, 40, scale=1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pooled", [True, False])
 @pytest.mark.parametrize("weigh", [None, np.ones_like, lambda x: np.exp(0.5 * x)])
 def test_noise_is_the_variance_of_the_difference(weigh, pooled):

@@ -51,6 +51,7 @@ def test_seasons_are_strata():
     assert [one.position for one in found.points] == [42]
 
 
+@pytest.mark.slow
 def test_nights_that_depend_on_their_neighbours():
     rng = np.random.default_rng(0)
     offsets = rng.normal(size=(8, 100))

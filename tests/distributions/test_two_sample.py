@@ -21,6 +21,7 @@ def frames(rng, n_units, n=40, change=lambda x: x):
     return partial_sketch(x.reshape(-1, 3), MAP, groups=np.repeat(np.arange(n_units), n))
 
 
+@pytest.mark.slow
 def test_the_level_holds_for_dependent_rows():
     rng = np.random.default_rng(0)
     pairs = [(frames(rng, 8), frames(rng, 12)) for _ in range(80)]
@@ -32,6 +33,7 @@ def test_the_level_holds_for_dependent_rows():
     assert np.mean([ds.mmd(a.merged(), b.merged(), squared=True) > 0 for a, b in pairs]) > 0.8
 
 
+@pytest.mark.slow
 def test_nights_that_depend_on_their_neighbours():
     rng, found = np.random.default_rng(0), {False: [], True: []}
     for _ in range(30):
@@ -135,6 +137,7 @@ def of_sizes(rng, sizes, weights=None):
     return partial_sketch(rng.normal(size=(len(label), 3)), MAP, weights, groups=label)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [[(8, 30), (24, 6)], [(6, 5), (18, 35)]])
 @pytest.mark.parametrize("equalised", [False, True])
 def test_the_level_holds_for_units_of_other_sizes_and_weights(sizes, equalised):
@@ -242,6 +245,7 @@ def four_clusters(rng, n, deviation):
     return means[cluster] + rng.normal(size=(n, 2)) * width[cluster][:, None]
 
 
+@pytest.mark.slow
 def test_the_pilot_mixture_makes_small_differences_visible():
     def p_values(deviation, pilots):
         """P-values with the mixture of the pilot rows, or without."""

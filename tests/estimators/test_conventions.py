@@ -51,6 +51,7 @@ def test_weights_are_routed_through_a_pipeline():
     np.testing.assert_allclose(model[-1].explained_variance_, expected.explained_variance_)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("estimator", "grid"),
     [

@@ -128,6 +128,7 @@ def test_what_is_no_file(name, tmp_path):
         open_feature_map(str(tmp_path / name) if name == "pipe.json" else name)
 
 
+@pytest.mark.slow
 def test_a_huge_feature_map_takes_no_memory():
     text = map_text(n_frequencies=10**12)
     done = small_memory(f"ds.FeatureMap.from_json({text!r})", megabytes=200)

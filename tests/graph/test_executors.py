@@ -157,6 +157,7 @@ def test_refused_values_are_not_read_again(somewhere, tmp_path):
     assert not somewhere
 
 
+@pytest.mark.slow
 def test_the_whole_store_is_down_for_a_while(somewhere, tmp_path):
     samples = array(fails_first, tmp_path, set(range(40)), 2)
     done = list(sketch_partitions(samples, range(16), FM, backoff=0.01, in_flight=4))

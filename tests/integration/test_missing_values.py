@@ -140,6 +140,7 @@ def test_a_few_complete_rows_do_not_decide():
     np.testing.assert_array_equal(found.means, alone.means)
 
 
+@pytest.mark.slow
 def test_the_statistic_of_a_refined_fit_is_that_of_its_freedom():
     big = ds.FeatureMap(
         D,

@@ -150,6 +150,7 @@ def test_writes_that_fail_at_random(
     assert between(resumed, job) >= wanted(n_failures)
 
 
+@pytest.mark.slow
 def test_killed_and_failing_on_a_store_that_grows(forge: Forge, tmp_path: Path) -> None:
     job = Job(tmp_path, forge, 6)
     draw = random.Random(7)

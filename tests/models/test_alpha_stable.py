@@ -20,6 +20,7 @@ def mixture():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.55, 0.8, 1.2, 1.7, 1.97, 1.9985])
 def test_density_inverts_the_characteristic_function(alpha):
     t = np.linspace(0.0, 1.0, 400_001)[1:] ** 2 * (2.0 * 36.0 ** (2.0 / alpha)) ** 0.5

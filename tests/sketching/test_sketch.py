@@ -121,6 +121,7 @@ MIXTURES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MIXTURES)
 @pytest.mark.parametrize("n", [50, 2000])
 @pytest.mark.parametrize("weighted", [False, True])

@@ -26,6 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_every_fifth_is_held_out(folder: Path, tmp_path: Path) -> None:
     result = run_recordings(
         folder,

@@ -59,6 +59,7 @@ def folder(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_a_table_of_errors_time_and_bytes(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(contest, "error_rates", partial(error_rates, n_draws=50))
     said = []
@@ -82,6 +83,7 @@ def test_a_table_of_errors_time_and_bytes(folder, tmp_path, monkeypatch):
     json.dumps(table.as_dict())
 
 
+@pytest.mark.slow
 def test_lists_in_and_scores_out(folder, tmp_path):
     write_features(folder, tmp_path / "frames.zarr")
     (tmp_path / "trials.csv").write_text("model,test\nann,4_ann_0.wav\nben,4_ann_0.wav\n")

@@ -146,6 +146,7 @@ def test_the_number_of_components_is_chosen(spoken):
         universal_model(frames, frames.recordings[:3], n_components=[1, 2], n_frequencies=50)
 
 
+@pytest.mark.slow
 def test_a_step_of_expectation_maximisation(spoken):
     x, names = spoken
     frames = open_frames(da.from_array(x, chunks=(40, 2)), names)

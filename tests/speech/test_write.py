@@ -92,6 +92,7 @@ def test_tasks_write_whole_shards_and_never_the_same(corpus, store, monkeypatch)
     assert len(written) > 3
 
 
+@pytest.mark.slow
 def test_partitions_and_schedulers_do_not_matter(corpus, store, tmp_path):
     write_features(corpus, store, **SMALL)
     expected = opened(store)

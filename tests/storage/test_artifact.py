@@ -123,6 +123,7 @@ def without_exchange(*args, **kwargs):
     raise OSError("no such library")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("can_exchange", [True, False])
 def test_readers_see_the_old_or_the_new_group_while_it_is_replaced(
     can_exchange, tmp_path, monkeypatch

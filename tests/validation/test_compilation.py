@@ -134,6 +134,7 @@ def test_code_of_another_key_is_never_loaded(package, tmp_path):
     assert sum(package().double.stats.cache_hits.values()) == 1
 
 
+@pytest.mark.slow
 def test_processes_that_compile_at_the_same_time_share_a_folder(tmp_path, monkeypatch, capsys):
     source = (
         "import sys\n"
@@ -167,6 +168,7 @@ def test_processes_that_compile_at_the_same_time_share_a_folder(tmp_path, monkey
     assert capsys.readouterr().out == 4 * "True 1\n"
 
 
+@pytest.mark.slow
 def test_closures_of_other_processes_are_told_apart_as_arguments_of_compiled_code(tmp_path):
     source = (
         "import sys\n"

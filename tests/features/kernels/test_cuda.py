@@ -43,6 +43,7 @@ def error_and_bound(x, fm, weights=None):
     return error, SINGLE + 2.0**-24 * (np.abs(x - fm.center) @ np.abs(fm.frequencies)).max()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_features", [*SLOW, 2, 12, 17, 300])
 def test_moments_agree_with_exp(n_features, rng):
     fm = FeatureMap(n_features, 129 if n_features == 12 else 20, scale=1.0)

@@ -18,6 +18,7 @@ KINDS = [(12, "float32", "float32"), (100, "uint64", "float32"), (300, "int64", 
 NVCC = shutil.which("nvcc")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(NVCC is None, reason="nvcc is not installed")
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])
 @pytest.mark.parametrize(

@@ -156,6 +156,7 @@ HOW = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.slow
 @HOW
 def test_a_night_on_a_disk(how, fault, world, tmp_path, disk):
     fresh = copies(tmp_path, world)
@@ -163,6 +164,7 @@ def test_a_night_on_a_disk(how, fault, world, tmp_path, disk):
     how(fault, fresh, lambda ledger: a_night(ledger, world), world, BEFORE, AFTER)
 
 
+@pytest.mark.slow
 @HOW
 def test_a_night_on_an_object_store(how, fault, rows_world):
     fsspec.register_implementation("faulty", FaultyStore, clobber=True)

@@ -93,6 +93,7 @@ def kill_again_and_again(world, tmp_path, n_kills, n_nights, seed):
     return finished
 
 
+@pytest.mark.slow
 def test_killed_at_random_writes(rows_world, tmp_path, preloaded):
     kill_again_and_again(rows_world, tmp_path, n_kills=6, n_nights=3, seed=1)
 

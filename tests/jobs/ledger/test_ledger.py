@@ -242,6 +242,7 @@ def test_partitions_of_no_sample(local, world):
         assert set(local.entries) == {"none"}
 
 
+@pytest.mark.slow
 def test_years_of_nights_leave_few_batches(in_memory, world, monkeypatch):
     monkeypatch.setattr(change, "batch_rows", lambda *_: 100)
     live = {}
@@ -264,6 +265,7 @@ def test_years_of_nights_leave_few_batches(in_memory, world, monkeypatch):
     assert dict(again.entries) == dict(in_memory.entries)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sample", [0, 5])
 def test_partitions_with_missing_values(tmp_path, sparse_map, sample):
     world = World(sparse_map, sample, missing=0.3)
