@@ -40,6 +40,8 @@ SMALLER = {  # sizes in the tests, in place of those of the notebook
     "04_choosing": {
         "arange(-2, 3)": "arange(-1, 2)",
         "range(3)": "range(1)",
+        "random_mixture(3, 12, seed=3)": "random_mixture(3, 4, seed=3)",
+        "FeatureMap(12, 375": "FeatureMap(4, 135",
         "(1, 1.5, 2, 3, 5)": "(1, 5)",
         "100_000": "20_000",
     },
