@@ -111,7 +111,6 @@ def factors():
     return model, FeatureMap(4, 120, scale=1.0, distribution="sparse-sums")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "names"),
     [
