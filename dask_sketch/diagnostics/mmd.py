@@ -295,7 +295,7 @@ def data_distribution(model: GaussianMixture | Centroids, sketch: Sketch) -> Gau
     )
 
 
-def group_vectors(group: SketchGroup, block: slice | NDArray[np.intp] = slice(None)) -> Array:
+def group_vectors(group: SketchGroup, block: slice = slice(None)) -> Array:
     """Real and imaginary parts of the sketch vectors of some groups, side by side.
 
     They are multiplied by :func:`feature_scales`, so that squared distances are squared

@@ -34,8 +34,8 @@ def nearest_groups(
 
     Groups are compared by the unbiased squared discrepancy of :func:`dask_sketch.mmd`, so that
     small groups do not seem to be far away. All pairs are compared, in blocks: the memory grows
-    with the number of groups, and not with its square. Candidates are found in single precision;
-    their discrepancies are computed in double precision.
+    with the number of groups, and not with its square. Sketch vectors are rounded to single
+    precision, with relative errors of about 1e-7 in their distances from the mean of all groups.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ def _search(
     """Positions of the neighbours of each group, and their squared discrepancies."""
     n_columns = 2 * first.feature_map.n_frequencies
     center = _mean_vector(second, n_columns)
-    searched = _searched(second, center)
+    searched, noise = _searched(second, center)
     step = max(min(_MAX_ROWS, _NUMBERS // len(searched)), 1)
     starts = range(0, len(first), step)
     n_candidates = min(n_neighbors + _SPARE, len(second) - same)
@@ -131,14 +131,16 @@ def _search(
         def nearest(start: int) -> tuple[NDArray[np.intp], Array]:
             block = slice(start, min(start + step, len(first)))
             vectors = group_vectors(first, block)
+            own = _noise(first, vectors, block)
+            vectors -= center
             given = np.ones((len(vectors), n_columns + 1), dtype=np.float32)
-            given[:, :-1] = vectors - center
+            given[:, :-1] = vectors
             found = np.matmul(given, searched.T, out=scores[: len(vectors)])
             if same:
                 found[np.arange(len(vectors)), np.arange(block.start, block.stop)] = _NEVER
             candidates = _largest(found, n_candidates)
-            noise = _noise(first, vectors, block)
-            squared = _squared(vectors, noise, second, candidates)
+            squared = _squared(given[:, :-1], searched, candidates)
+            squared -= own[:, None] + noise[candidates]
             order = np.lexsort((candidates, squared), axis=1)[:, :n_neighbors]
             rows = np.arange(len(vectors))[:, None]
             return candidates[rows, order], squared[rows, order]
@@ -164,29 +166,30 @@ def _mean_vector(group: SketchGroup, n_columns: int) -> Array:
     return np.asarray(total / len(group))
 
 
-def _searched(group: SketchGroup, center: Array) -> NDArray[np.float32]:
+def _searched(group: SketchGroup, center: Array) -> tuple[NDArray[np.float32], Array]:
     """Vectors whose products with those of other groups are largest for the nearest ones.
 
     The last column is minus the squared length, without noise. There are rows at the end that are
-    never the nearest ones, up to a multiple of ``_WIDTH``.
+    never the nearest ones, up to a multiple of ``_WIDTH``. Beside them, the noise of each group.
     """
     n_rows = -(-len(group) // _WIDTH) * _WIDTH
     out = np.zeros((n_rows, len(center) + 1), dtype=np.float32)
     out[len(group) :, -1] = _NEVER
+    noise = np.empty(len(group))
     for block in _blocks(group, len(center)):
         vectors = group_vectors(group, block)
-        noise = _noise(group, vectors, block)
+        noise[block] = _noise(group, vectors, block)
         vectors -= center
         out[block, :-1] = 2.0 * vectors
-        out[block, -1] = noise - np.einsum("ij,ij->i", vectors, vectors)
-    return out
+        out[block, -1] = noise[block] - np.einsum("ij,ij->i", vectors, vectors)
+    return out, noise
 
 
-def _noise(group: SketchGroup, vectors: Array, rows: slice | NDArray[np.intp]) -> Array:
+def _noise(group: SketchGroup, vectors: Array, block: slice) -> Array:
     """Expected squared distance of the vectors of some groups from those of their distributions."""
     unit = feature_scales(group.feature_map)
     spread = float(unit @ unit) - np.einsum("ij,ij->i", vectors, vectors)
-    return np.asarray(np.maximum(spread, 0.0) / (group.effective_count[rows] - 1.0))
+    return np.asarray(np.maximum(spread, 0.0) / (group.effective_count[block] - 1.0))
 
 
 def _largest(scores: NDArray[np.float32], number: int) -> NDArray[np.intp]:
@@ -216,18 +219,14 @@ def _largest(scores: NDArray[np.float32], number: int) -> NDArray[np.intp]:
 
 
 def _squared(
-    vectors: Array, noise: Array, other: SketchGroup, candidates: NDArray[np.intp]
+    vectors: NDArray[np.float32], searched: NDArray[np.float32], candidates: NDArray[np.intp]
 ) -> Array:
-    """Unbiased squared discrepancies of groups from their candidates, shape of ``candidates``."""
-    n_rows, n_candidates = candidates.shape
+    """Squared distances of vectors from their candidates, shape of ``candidates``."""
     out = np.empty(candidates.shape)
-    step = max(_NUMBERS // (4 * n_candidates * vectors.shape[1]), 1)
-    for start in range(0, n_rows, step):
+    step = max(_NUMBERS // (8 * candidates.shape[1] * vectors.shape[1]), 1)
+    for start in range(0, len(vectors), step):
         block = slice(start, start + step)
-        unique, places = np.unique(candidates[block], return_inverse=True)
-        theirs = group_vectors(other, unique)
-        gaps = theirs[places.reshape(-1, n_candidates)] - vectors[block, None]
-        costs = np.einsum("ijk,ijk->ij", gaps, gaps)
-        own = _noise(other, theirs, unique)[places.reshape(-1, n_candidates)]
-        out[block] = costs - (noise[block, None] + own)
+        gaps = searched[candidates[block], :-1].astype(np.float64)
+        gaps -= 2.0 * vectors[block, None].astype(np.float64)
+        out[block] = 0.25 * np.einsum("ijk,ijk->ij", gaps, gaps)
     return out

@@ -238,9 +238,7 @@ class SketchGroup(FrozenDataclass, Storable):
         squared = self.squared_weight
         return self.total_weight**2 / np.where(squared > 0, squared, np.inf)
 
-    def characteristic(
-        self, rows: slice | NDArray[np.intp] = slice(None)
-    ) -> NDArray[np.complex128]:
+    def characteristic(self, rows: slice = slice(None)) -> NDArray[np.complex128]:
         """Empirical characteristic functions at the frequencies.
 
         Parameters
@@ -260,7 +258,7 @@ class SketchGroup(FrozenDataclass, Storable):
             means = sums / self.observed_weight(rows)
         return np.exp(-1j * (self.feature_map.center @ self.feature_map.frequencies)) * means
 
-    def observed_weight(self, rows: slice | NDArray[np.intp] = slice(None)) -> NDArray[np.float64]:
+    def observed_weight(self, rows: slice = slice(None)) -> NDArray[np.float64]:
         """Total weight of the rows of each group that observe each frequency.
 
         Parameters

@@ -253,9 +253,7 @@ class StackedMissing(FrozenDataclass):
         arrays = {name: getattr(self, name).fixed_point(row) for name in ARRAYS}
         return MissingWeights(**arrays, weight_quanta=self.weight_quanta.integers(row)).or_none()
 
-    def observed(
-        self, weight_quanta: StackedFixedPoint, rows: slice | NDArray[np.intp]
-    ) -> tuple[Array, Array]:
+    def observed(self, weight_quanta: StackedFixedPoint, rows: slice) -> tuple[Array, Array]:
         """Weights of the rows of each group that observe each frequency, and each pair.
 
         Parameters

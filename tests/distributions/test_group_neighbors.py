@@ -27,7 +27,7 @@ def test_neighbours_are_those_of_all_pairs(n_groups, n_neighbors):
     np.fill_diagonal(matrix, np.inf)
     order = np.argsort(matrix, axis=1, kind="stable")[:, :n_neighbors]
     expected = np.take_along_axis(matrix, order, axis=1)
-    np.testing.assert_allclose(found["squared_mmd"], expected, atol=1e-12)
+    np.testing.assert_allclose(found["squared_mmd"], expected, atol=1e-7)
     np.testing.assert_array_equal(found["neighbor"], group.labels[order])
     assert found["neighbor"].dims == ("day", "rank")
     np.testing.assert_array_equal(found["day"], group.labels)
@@ -48,7 +48,7 @@ def test_equal_groups_are_all_as_near():
     x = np.random.default_rng(0).normal(size=(20, 2))
     group = partial_sketch(np.tile(x, (200, 1)), MAP, groups=np.repeat(np.arange(200), 20))
     found = nearest_groups(group, n_neighbors=3)
-    assert np.ptp(found["squared_mmd"].to_numpy()) < 1e-12
+    assert np.ptp(found["squared_mmd"].to_numpy()) < 1e-7
     assert all(len({k, *row}) == 4 for k, row in enumerate(found["neighbor"].to_numpy()))
 
 
