@@ -126,7 +126,8 @@ def design(
         :func:`dask_sketch.features.clustering_scale`; ``"comparison"`` for
         :func:`dask_sketch.distributions.compare`, with 512 frequencies of eight bandwidths, from
         half of the small distances between samples to twice the large ones, where up to a quarter
-        of the frequencies use single features (``"gaussian-marginals"``); or ``"pca"`` for
+        of the frequencies use single features (``"gaussian-marginals"``), where eight
+        ``covariance_weights`` weigh the bandwidths, from the smallest; or ``"pca"`` for
         principal components. The result of ``"pca"`` is a grid of second moments in place of
         frequencies, for :func:`sketch`, ``second_moments(like=...)`` and ledgers. Its only
         arguments are ``n_components``, ``n_columns``, ``seed``, ``n_pilot``, ``nan_policy``,
