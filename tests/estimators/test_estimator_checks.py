@@ -40,11 +40,7 @@ DISTANCES = (
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@parametrize_with_checks(
-    [SketchKMeans(3)],
-    expected_failed_checks=lambda estimator: {OF_WEIGHTS: PILOT},
-    xfail_strict=True,
-)
+@parametrize_with_checks([SketchKMeans(3)])
 def test_checks(estimator, check):
     check(estimator)
 
