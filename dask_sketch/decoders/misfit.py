@@ -53,6 +53,7 @@ _UNRESOLVED, _UNRESOLVED_WEIGHT = 0.1, 0.05
 _SHARED = 1e-3  # variance of a component whose rows share a value, in that of the feature
 # Cost that is too large without a comparison: in noise levels, and as a fraction of the energy.
 _UNEXPLAINED = 30.0, 3e-4
+_CONTRADICTED = 0.05  # part of a sketch by which it is of data unlike that of the pilot rows
 # Standard deviations of the overidentification statistic that noise explains, and the smallest loss
 # of which users are warned, in nats a sample.
 SUSPECT, WARNED_LOSS = 4.0, 1e-3
@@ -194,10 +195,11 @@ def warn_of_misfit(
         is_pilot = clusters is not None and np.isin(means, clusters.centers).all()
         if record is not None and is_pilot and record.n_rows >= sketch.count:
             return  # they are the centroids of all rows
-        warned = warn_of_outliers(sketch, means)
         if record is not None and is_pilot:
-            _warn_of_few_clustered(sketch, len(weights), record.n_rows)
+            if not _warn_of_few_clustered(sketch, len(weights), record.n_rows):
+                warn_of_outliers(sketch, means)
             return
+        warned = warn_of_outliers(sketch, means)
         if not warned and record is not None and (known := record.mixture) is not None:
             remedy = (
                 "Centroids so far out are uncertain: sketch with sample=True where rows may be "
@@ -220,7 +222,8 @@ def warn_of_misfit(
     else:
         if pilot is None and variances is not None and not regularized:
             warned = False
-            if not compared:
+            energy = float(np.vdot(sketch.z, sketch.z).real)
+            if not compared or (alone and cost > _CONTRADICTED * energy):
                 remedy = _remedy(sketch, len(weights), non_default_arguments)
                 warned = _warn_of_cost(sketch, cost, noise_level, remedy)
             elif cost > _EXPLAINED * noise_level:
@@ -507,7 +510,7 @@ def _warn_of_few_rows(sketch: Sketch) -> None:
         )
 
 
-def _warn_of_few_clustered(sketch: Sketch, n_components: int, n_rows: int) -> None:
+def _warn_of_few_clustered(sketch: Sketch, n_components: int, n_rows: int) -> bool:
     """Warn of centroids from so few pilot rows that their error on other rows is clearly larger."""
     ratio = 1.0 + n_components / n_rows
     if ratio > _WARNED_CLUSTERS:
@@ -516,6 +519,7 @@ def _warn_of_few_clustered(sketch: Sketch, n_components: int, n_rows: int) -> No
             f"{n_components} that their mean squared error on all rows is about {ratio:.2f} times "
             f"the smallest. {more_rows(sketch, n_rows)}"
         )
+    return ratio > _WARNED_CLUSTERS
 
 
 def _warn_of_centroids(centers: Array, rows: Array, masses: Array, remedy: str) -> float:

@@ -18,10 +18,10 @@ from dask_sketch.validation.tables import feature_title
 from dask_sketch.validation.warn import warn_user
 
 _OUTLYING = 10.0  # standard deviations of the pilot beyond which rows are outliers
-_EXCESS, _WARNED_OUTLIERS = 0.1, 0.2  # of a variance, above chance; of the squared error
+_EXCESS, _WARNED_OUTLIERS = 0.1, 0.2  # of a variance beside chance; of the squared error
 _PER_COMPONENT = 20  # rows among which distinct ones are counted first
 _WARNED_PART = 0.02  # part of the squared error by one row that is warned of
-_CHANCE = 4.0  # standard errors of a mean over the random rows
+_CHANCE = 4.0  # standard errors of a mean over random rows, or of a variance of pilot rows
 _MIN_ROWS_EACH = 2.0  # rows for each parameter of a component without a warning
 _SINGLE_ROW = 1.5  # rows of a component that is an outlier
 _MIN_HELD = 20  # rows of a component whose width is compared without its farthest row
@@ -65,7 +65,8 @@ def warn_of_outliers(sketch: Sketch, centers: Array) -> bool:
     reach = np.maximum(below, above) / np.sqrt(np.where(varies, pilot.variance, 1.0))
     shift = sketch.mean - sketch.feature_map.center
     excess = sketch.variance + shift**2 - pilot.variance
-    far = varies & (reach > _OUTLYING) & (excess > _EXCESS * pilot.variance)
+    chance = _EXCESS + _CHANCE * np.sqrt(2.0 / pilot.n_rows)
+    far = varies & (reach > _OUTLYING) & (excess > chance * pilot.variance)
     error = float(pilot.variance.sum()) if pilot.clusters is None else pilot.clusters.inertia
     part = float(excess[far].sum())
     warned = part > _WARNED_OUTLIERS * error

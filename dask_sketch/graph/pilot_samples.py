@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +24,9 @@ from dask_sketch.validation.tables import feature_title
 PILOT_CHUNKS = 8  # chunks read at a time, until there are enough rows
 _MAX_DRAWS = 64  # of chunks at a time, where many rows are in chunks of few rows
 _IN_SMALL_CHUNKS = 0.05  # share of the rows that may be in chunks too small for their part
+_MANY_CHUNKS = 64  # the same where chunks differ, as in sorted data
+_COMPARED = 20  # rows of a chunk whose mean is compared with those of others
+_BETWEEN, _CHANCE = 0.05, 5.0  # part of a variance that is between chunks, and times its noise
 _UNEVEN = 1.5  # times its share, from which a chunk has too few rows in the pilot
 
 
@@ -49,7 +53,8 @@ def pilot_samples(
     Every row, or every unit of weight, has nearly the same chance. Chunks of about the same size
     are drawn with equal chances, others in proportion to their numbers of rows. Where these are
     not known, or with weights, chunks that have too few rows in the pilot are read once more. A
-    row with a large weight may be drawn several times.
+    row with a large weight may be drawn several times. Where the means of chunks differ, as in
+    sorted data, rows of up to 64 chunks are chosen.
 
     Parameters
     ----------
@@ -81,15 +86,40 @@ def pilot_samples(
         If a row is refused by ``nan_policy``; the message names the chunk.
     """
     rng = np.random.default_rng(seed)
-    sizes = np.asarray(samples.chunk_rows)
-    known = bool(np.isfinite(sizes).all())
-    uneven = known and len(sizes) > 1 and sizes.max() > _UNEVEN * sizes.mean()
     pick = partial(
         _pick_rows, nan_policy=nan_policy, normalize=normalize, names=samples.feature_names
     )
+    for n_chunks in (PILOT_CHUNKS, _MANY_CHUNKS):
+        found = _read_chunks(samples, n_chunks, n_pilot, pick, rng, progress)
+        if samples.n_chunks <= len(found) or not _differ(found):
+            break
+    usable = [each.rows for each in chain(*found.values()) if len(each.rows)]
+    pilot = np.concatenate(usable) if usable else np.empty((0, 0))
+    if len(pilot) < 2:
+        raise InputError(
+            f"{samples.label} has {len(pilot)} usable rows; at least two are needed to design a "
+            "feature map. Check for NaN rows, an empty store or weights of zero."
+        )
+    return pilot if len(pilot) <= 2 * n_pilot else rng.choice(pilot, n_pilot, replace=False)
+
+
+def _read_chunks(
+    samples: Samples,
+    n_chunks: int,
+    n_pilot: int,
+    pick: Any,
+    rng: np.random.Generator,
+    progress: bool,
+) -> dict[int, tuple[_Picked, ...]]:
+    """Pick rows of about ``n_chunks`` chunks, and of more if these have too few rows."""
+    sizes = np.asarray(samples.chunk_rows)
+    known = bool(np.isfinite(sizes).all())
+    uneven = known and len(sizes) > 1 and sizes.max() > _UNEVEN * sizes.mean()
     order = rng.permutation(samples.n_chunks)
-    size = PILOT_CHUNKS
-    n_draws = _number_of_draws(sizes, n_pilot) if uneven else min(size, max(len(order), 1))
+    size = min(n_chunks, max(len(order), 1))
+    if n_chunks > PILOT_CHUNKS:  # chunks that differ, perhaps by their position
+        order = np.arange(len(order)) if uneven else _spread_out(order, size)
+    n_draws = _number_of_draws(sizes, n_chunks, n_pilot) if uneven else size
     n_rows = -(-n_pilot // n_draws)
     found: dict[int, tuple[_Picked, ...]] = {}
     while len(order):
@@ -108,24 +138,40 @@ def pilot_samples(
         if sum(len(each.rows) for each in chain(*found.values())) >= 0.8 * n_pilot:
             break
     if samples.is_weighted or not known:
-        found = _balance(samples, found, n_pilot, pick, rng, progress)
-    usable = [each.rows for each in chain(*found.values()) if len(each.rows)]
-    pilot = np.concatenate(usable) if usable else np.empty((0, 0))
-    if len(pilot) < 2:
-        raise InputError(
-            f"{samples.label} has {len(pilot)} usable rows; at least two are needed to design a "
-            "feature map. Check for NaN rows, an empty store or weights of zero."
-        )
-    return pilot if len(pilot) <= 2 * n_pilot else rng.choice(pilot, n_pilot, replace=False)
+        return _balance(samples, found, n_pilot, pick, rng, progress)
+    return found
 
 
-def _number_of_draws(sizes: NDArray[np.float64], n_pilot: int) -> int:
+def _spread_out(order: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """Order of chunks that begins with one of each of ``size`` parts of about the same length."""
+    parts = order * size // len(order)
+    first = np.unique(parts, return_index=True)[1]
+    return np.concatenate([order[first], np.delete(order, first)])
+
+
+def _differ(found: dict[int, tuple[_Picked, ...]]) -> bool:
+    """Whether means of a feature differ between chunks, as in sorted data, beyond chance."""
+    chunks = [np.concatenate([each.rows for each in blocks]) for blocks in found.values() if blocks]
+    chunks = [rows for rows in chunks if len(rows) >= _COMPARED]
+    if len(chunks) < 2:
+        return False
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # features without values in a chunk
+        means = np.stack([np.nanmean(rows, axis=0) for rows in chunks])
+        within = np.nanmean([np.nanvar(rows, axis=0, ddof=1) for rows in chunks], axis=0)
+        between = np.nanvar(means, axis=0, ddof=1)
+        noise = within * np.mean([1.0 / len(rows) for rows in chunks])
+        part = (between - noise) / (between - noise + within)
+        return bool(((part > _BETWEEN) & (between > _CHANCE * noise)).any())
+
+
+def _number_of_draws(sizes: NDArray[np.float64], n_chunks: int, n_pilot: int) -> int:
     """Number of draws of chunks: as many as few chunks, which have enough rows, allow."""
-    n_draws, parts = PILOT_CHUNKS, sizes / sizes.sum()
+    n_draws, parts = n_chunks, sizes / sizes.sum()
     while 16 * n_draws <= n_pilot:
-        n_chunks = np.minimum(2 * n_draws * parts, 1.0).sum()  # expected number of chunks read
+        n_read = np.minimum(2 * n_draws * parts, 1.0).sum()  # expected number of chunks read
         in_small = parts[sizes < n_pilot / n_draws].sum()
-        if n_chunks > 2 * PILOT_CHUNKS and (in_small <= _IN_SMALL_CHUNKS or n_draws >= _MAX_DRAWS):
+        if n_read > 2 * n_chunks and (in_small <= _IN_SMALL_CHUNKS or n_draws >= _MAX_DRAWS):
             break
         n_draws *= 2
     return n_draws

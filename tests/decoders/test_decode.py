@@ -280,7 +280,7 @@ def test_the_expected_time_of_many_groups_is_logged_once(rng, monkeypatch, caplo
 def test_warnings_of_a_group_state_the_label(rng):
     x, labels = rng.normal(size=(405, 2)), np.repeat([4, 7], [400, 5])
     group = partial_sketch(x, FeatureMap(2, 60, scale=1.0), groups=labels, dim="file")
-    with pytest.warns(UserWarning, match=r"file 7: 5 samples .*n_components=2.*merge_by"):
+    with pytest.warns(UserWarning, match=r"file 7: 5 rows .*n_components=2.*merge_by"):
         assert decode(group, 2)[7].n_components == 2
 
 

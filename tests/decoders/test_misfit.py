@@ -191,7 +191,7 @@ def test_a_mixture_of_few_pilot_rows_is_said_to_lose():
     assert any("feature 0" in text for text in messages)
     # also where the pilot was calibrated to the sketch of other data
     moved = sketch(x + 0.1, feature_map, sample=False)
-    _, (other,) = caught(lambda: warn_of_misfit(moved, *mixture, 1.0, 1e-3, compared=True))
+    _, (other,) = caught(lambda: warn_of_misfit(moved, *mixture, 1e-3, 1e-6, compared=True))
     assert other == message
 
 
@@ -303,3 +303,13 @@ def test_moments_of_a_good_fit_are_those_of_the_data(scale):
     found = partial_sketch(x, FeatureMap(2, 75, scale=scale))
     _, messages = caught(lambda: decode(found, 3))
     assert not [text for text in messages if "where the data has" in text]
+
+
+def test_data_that_goes_beyond_that_of_the_pilot_is_warned_of(rng):
+    """The mixture that the pilot rows suggest is not compared with any rows of the data."""
+    t = np.sort(rng.uniform(size=20_000))
+    x = np.column_stack([20 * np.cos(6 * t), 20 * np.sin(6 * t), 40 * t])
+    x += 0.5 * rng.normal(size=x.shape)
+    feature_map = design(x[:16_000], n_components=8)
+    with pytest.warns(UserWarning, match=r"cost of \d+ noise levels"):
+        decode(sketch(x, feature_map, sample=False), 8)

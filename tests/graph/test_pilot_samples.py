@@ -116,7 +116,9 @@ def test_few_chunks_of_different_sizes_are_read():
         reads.add(block_id[0])
         return block
 
-    x = marked([(100_000, 1)] + [(5000 + n, 0) for n in range(300)]).map_blocks(load, dtype=float)
+    lengths = (100_000, *range(5000, 5300))
+    rows = np.random.default_rng(0).normal(size=(sum(lengths), 2))
+    x = da.from_array(rows, chunks=(lengths, 2)).map_blocks(load, dtype=float)
     with dask.config.set(scheduler="sync"):
         reads.clear()
         pilot_samples(ds.open_samples(x), 5000, seed=0)
@@ -157,3 +159,22 @@ def test_a_mixture_is_fitted_without_rows_to_large_weights(rng):
     rare = int(model.means[:, 0].argmax())
     assert abs(model.weights[rare] - w[w > 1].sum() / w.sum()) < 0.01
     np.testing.assert_allclose(model.variances[rare], 0.04, rtol=0.25)
+
+
+@pytest.mark.parametrize("sizes", [(200,) * 100, (12_000,) + (200,) * 40], ids=["even", "uneven"])
+def test_rows_are_of_many_chunks_where_chunks_differ(rng, sizes):
+    position = np.arange(sum(sizes)) / sum(sizes)
+    x = da.from_array(np.column_stack([position, rng.normal(size=len(position))]), (sizes, 2))
+    pilot = pilot_samples(ds.open_samples(x), 5000, seed=0)
+    assert 4000 <= len(pilot) <= 7000
+    shares = np.histogram(pilot[:, 0], bins=10, range=(0.0, 1.0))[0] / len(pilot)
+    assert np.abs(shares - 0.1).max() < 0.03
+
+
+def test_a_mixture_of_sorted_rows_is_fitted_without_rows(rng):
+    t = np.arange(20_000) / 20_000
+    x = np.column_stack([20 * np.cos(6 * t), 20 * np.sin(6 * t)]) + rng.normal(size=(20_000, 2))
+    chunks = da.from_array(x, chunks=(1000, 2))
+    model = ds.SketchGaussianMixture(6, sample_size=False).fit(chunks).model_
+    one_chunk = ds.SketchGaussianMixture(6, sample_size=False).fit(x).model_
+    assert model.score(x) > one_chunk.score(x) - 0.05
