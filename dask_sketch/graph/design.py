@@ -155,7 +155,8 @@ def design(
     dtype
         Precision of the features, ``"float32"`` or ``"float64"``.
     n_pilot
-        Number of pilot samples (the paper's ``n0``). The default is 40 for each parameter of a
+        Number of pilot samples (the paper's ``n0``), rows of about eight chunks, and of many more
+        where chunks differ, as in sorted data. The default is 40 for each parameter of a
         mixture with variances, ``40 (2 d + 1) K``, or of centroids: at least 5,000, and at most
         32,000 or 32 MB. For a mixture, four times as many are read, within this limit, if fits to
         their halves differ so much that a loss of over 0.075 nats is expected. Without

@@ -24,7 +24,8 @@ from dask_sketch.validation.tables import feature_title
 PILOT_CHUNKS = 8  # chunks read at a time, until there are enough rows
 _MAX_DRAWS = 64  # of chunks at a time, where many rows are in chunks of few rows
 _IN_SMALL_CHUNKS = 0.05  # share of the rows that may be in chunks too small for their part
-_MANY_CHUNKS = 64  # the same where chunks differ, as in sorted data
+# The same where chunks differ, as in sorted data, and the largest number and bytes of small chunks
+_MANY_CHUNKS, _SMALL_CHUNKS, _SMALL_BYTES = 64, 512, 2**27
 _COMPARED = 20  # rows of a chunk whose mean is compared with those of others
 _BETWEEN, _CHANCE = 0.05, 5.0  # part of a variance that is between chunks, and times its noise
 _UNEVEN = 1.5  # times its share, from which a chunk has too few rows in the pilot
@@ -54,7 +55,7 @@ def pilot_samples(
     are drawn with equal chances, others in proportion to their numbers of rows. Where these are
     not known, or with weights, chunks that have too few rows in the pilot are read once more. A
     row with a large weight may be drawn several times. Where the means of chunks differ, as in
-    sorted data, rows of up to 64 chunks are chosen.
+    sorted data, rows of 64 chunks are chosen, and of up to 512 small ones.
 
     Parameters
     ----------
@@ -89,7 +90,7 @@ def pilot_samples(
     pick = partial(
         _pick_rows, nan_policy=nan_policy, normalize=normalize, names=samples.feature_names
     )
-    for n_chunks in (PILOT_CHUNKS, _MANY_CHUNKS):
+    for n_chunks in (PILOT_CHUNKS, _many_chunks(samples)):
         found = _read_chunks(samples, n_chunks, n_pilot, pick, rng, progress)
         if samples.n_chunks <= len(found) or not _differ(found):
             break
@@ -140,6 +141,12 @@ def _read_chunks(
     if samples.is_weighted or not known:
         return _balance(samples, found, n_pilot, pick, rng, progress)
     return found
+
+
+def _many_chunks(samples: Samples) -> int:
+    """Number of chunks to read where they differ: more of them if they are small."""
+    affordable = _SMALL_BYTES // max(samples.largest_chunk or _SMALL_BYTES, 1)
+    return min(max(affordable, _MANY_CHUNKS), _SMALL_CHUNKS)
 
 
 def _spread_out(order: NDArray[np.int64], size: int) -> NDArray[np.int64]:
