@@ -34,6 +34,7 @@ from dask_sketch.validation.threads import SERIAL, Threads
 # seconds with 64, 128 and 192 atoms, for the same risk.
 _ATOMS, _MIN_ATOMS, _MAX_ATOMS = 3, 10, 60
 _ASCENTS = 30  # starting points, of largest correlation, that move to maxima
+_BELOW_NOISE = 0.1  # cost in noise levels, from which more atoms would be fitted to noise
 _FAR = 6.0  # standard deviations of the data beyond which points of its Gaussian are too few
 _NEW, _NARROWEST = 0.1, 1e-3  # first and smallest variance of an atom, in squared scales
 _GROWTH = 1.25  # growth of the number of atoms after which all of them descend together
@@ -295,7 +296,7 @@ def _fit_density(
         fit = Fit(weights, theta, objective.cost(weights, theta), converged=False)
         report(objective.sketch_cost(fit.weights, fit.theta))
     while len(fit.theta) < n_atoms:
-        if len(fit.theta) >= n_needed and fit.cost <= objective.noise_level:
+        if len(fit.theta) >= n_needed and fit.cost <= _BELOW_NOISE * objective.noise_level:
             break  # more atoms would be fitted to noise
         residual = objective.residual(fit.weights, fit.theta)
         starts = points.space.random_atoms(rng, n_starts, spread_out=True)

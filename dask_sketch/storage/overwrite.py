@@ -19,7 +19,8 @@ class OccupiedError(ArtifactError):
 
 
 _MAX_METADATA = 2**20  # bytes of metadata that are read to recognise an artifact
-_PAGE = b"<!doctype html"
+_PAGE = b'<meta name="generator" content="dask-sketch">'  # in the first bytes of a page of ours
+_PAGE_BYTES = 512
 
 
 def local_path(store: Any) -> Path | None:
@@ -118,7 +119,7 @@ def require_writable(
 
 
 def require_writable_page(path: Path) -> None:
-    """Raise unless an HTML page may be written to ``path``, replacing an earlier one.
+    """Raise unless an HTML page may be written to ``path``, replacing an earlier page of dask-sketch.
 
     Parameters
     ----------
@@ -135,10 +136,10 @@ def require_writable_page(path: Path) -> None:
         start = b"not a file"
         if path.is_file():
             with path.open("rb") as file:
-                start = file.read(len(_PAGE)).lower()
-        if start not in (b"", _PAGE):
+                start = file.read(_PAGE_BYTES)
+        if start and _PAGE not in start:
             raise OccupiedError(
-                f"path={str(path)!r} exists and is not an HTML page, so it is not overwritten. "
+                f"path={str(path)!r} exists and is no page of dask-sketch, so it is not overwritten. "
                 "Choose another path, or remove it."
             )
     _require_writable(path)

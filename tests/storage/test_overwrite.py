@@ -82,12 +82,13 @@ def test_a_place_that_cannot_be_written_to_is_told_in_time(tmp_path):
 def test_only_pages_are_replaced_by_pages(tmp_path):
     page = tmp_path / "report.html"
     require_writable_page(page)
-    page.write_text("<!DOCTYPE html><title>of last night</title>")
+    page.write_text('<!DOCTYPE html><meta name="generator" content="dask-sketch">')
     require_writable_page(page)
-    page.write_text("year,month\n")
-    for where in (page, tmp_path):
-        with pytest.raises(ArtifactError, match="not an HTML page"):
-            require_writable_page(where)
+    for text in ("year,month\n", "<!DOCTYPE html><title>of somebody else</title>"):
+        page.write_text(text)
+        for where in (page, tmp_path):
+            with pytest.raises(ArtifactError, match="no page of dask-sketch"):
+                require_writable_page(where)
 
 
 @pytest.mark.parametrize("form", [lambda path: path, str, lambda path: f"file://{path}"])
@@ -101,7 +102,7 @@ def test_a_missing_folder_does_not_lead_to_other_files(tmp_path, overwrite, form
     with pytest.raises(ArtifactError, match="exists"):
         write_dataset(xr.Dataset(), store, "a", 1, overwrite=overwrite)
     assert (tmp_path / "data" / "precious").read_text() == "of others"
-    with pytest.raises(ArtifactError, match="not an HTML page"):
+    with pytest.raises(ArtifactError, match="no page of dask-sketch"):
         require_writable_page(tmp_path / "new" / ".." / "data" / "precious")
 
 
