@@ -119,7 +119,7 @@ def require_writable(
 
 
 def require_writable_page(path: Path) -> None:
-    """Raise unless an HTML page may be written to ``path``, replacing an earlier page of dask-sketch.
+    """Raise unless a page may be written to ``path``, in place of a page of dask-sketch or nothing.
 
     Parameters
     ----------
@@ -139,8 +139,8 @@ def require_writable_page(path: Path) -> None:
                 start = file.read(_PAGE_BYTES)
         if start and _PAGE not in start:
             raise OccupiedError(
-                f"path={str(path)!r} exists and is no page of dask-sketch, so it is not overwritten. "
-                "Choose another path, or remove it."
+                f"path={str(path)!r} exists and is no page of dask-sketch, so it is not "
+                "overwritten. Choose another path, or remove it."
             )
     _require_writable(path)
 
