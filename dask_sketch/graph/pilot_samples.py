@@ -24,8 +24,10 @@ from dask_sketch.validation.tables import feature_title
 PILOT_CHUNKS = 8  # chunks read at a time, until there are enough rows
 _MAX_DRAWS = 64  # of chunks at a time, where many rows are in chunks of few rows
 _IN_SMALL_CHUNKS = 0.05  # share of the rows that may be in chunks too small for their part
-# The same where chunks differ, as in sorted data, and the largest number and bytes of small chunks
-_MANY_CHUNKS, _SMALL_CHUNKS, _SMALL_BYTES = 64, 512, 2**27
+# The same where chunks differ, as in sorted data: 64 chunks, more of them if they are small, and
+# fewer if they are large, by the bytes of all
+_MANY_CHUNKS, _MOST_CHUNKS, _LEAST_CHUNKS = 64, 512, 16
+_SMALL_BYTES, _LARGE_BYTES = 2**27, 2**31
 _COMPARED = 20  # rows of a chunk whose mean is compared with those of others
 _BETWEEN, _CHANCE = 0.05, 5.0  # part of a variance that is between chunks, and times its noise
 _UNEVEN = 1.5  # times its share, from which a chunk has too few rows in the pilot
@@ -55,7 +57,7 @@ def pilot_samples(
     are drawn with equal chances, others in proportion to their numbers of rows. Where these are
     not known, or with weights, chunks that have too few rows in the pilot are read once more. A
     row with a large weight may be drawn several times. Where the means of chunks differ, as in
-    sorted data, rows of 64 chunks are chosen, and of up to 512 small ones.
+    sorted data, rows of 64 chunks are chosen, of up to 512 small or of at least 16 large ones.
 
     Parameters
     ----------
@@ -144,9 +146,13 @@ def _read_chunks(
 
 
 def _many_chunks(samples: Samples) -> int:
-    """Number of chunks to read where they differ: more of them if they are small."""
-    affordable = _SMALL_BYTES // max(samples.largest_chunk or _SMALL_BYTES, 1)
-    return min(max(affordable, _MANY_CHUNKS), _SMALL_CHUNKS)
+    """Number of chunks to read where they differ."""
+    if not samples.largest_chunk:
+        return _MANY_CHUNKS
+    size = samples.largest_chunk
+    if size * _MANY_CHUNKS < _SMALL_BYTES:
+        return min(_SMALL_BYTES // size, _MOST_CHUNKS)
+    return max(min(_LARGE_BYTES // size, _MANY_CHUNKS), _LEAST_CHUNKS)
 
 
 def _spread_out(order: NDArray[np.int64], size: int) -> NDArray[np.int64]:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import dask
 import dask.array as da
 import dask.dataframe as dd
@@ -178,3 +180,23 @@ def test_a_mixture_of_sorted_rows_is_fitted_without_rows(rng):
     model = ds.SketchGaussianMixture(6, sample_size=False).fit(chunks).model_
     one_chunk = ds.SketchGaussianMixture(6, sample_size=False).fit(x).model_
     assert model.score(x) > one_chunk.score(x) - 0.05
+
+
+@pytest.mark.parametrize(
+    ("largest", "number"), [(2**12, 512), (2**22, 64), (2**26, 32), (2**30, 16)]
+)
+def test_fewer_large_chunks_are_read_where_chunks_differ(largest, number):
+    """Their bytes are stated, as by a source, so that no large chunk is made."""
+    reads = set()
+
+    def load(block, block_id=None):
+        reads.add(block_id[0])
+        return block
+
+    position = np.arange(30_000.0).reshape(-1, 1)
+    x = da.from_array(position, chunks=(50, 1)).map_blocks(load, dtype=float)
+    samples = replace(ds.open_samples(x), largest_chunk=largest)
+    with dask.config.set(scheduler="sync"):
+        reads.clear()
+        pilot_samples(samples, 300, seed=0)
+    assert number <= len(reads) <= number + PILOT_CHUNKS
