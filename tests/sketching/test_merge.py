@@ -220,6 +220,19 @@ def test_subtraction_refuses_what_was_never_part_of_it(rng):
         _ = large.scale(2.0) - large
 
 
+def test_subtraction_refuses_more_missing_values_than_there_are(rng):
+    x = rng.normal(size=(100, 3))
+    whole, part = x.copy(), x[:50].copy()
+    whole[70, 0], part[:10, 0] = np.nan, np.nan
+    feature_map = FeatureMap(3, 20, scale=1.0, distribution="sparse-sums")
+    whole, part, first = (
+        partial_sketch(rows, feature_map, nan_policy="available") for rows in (whole, part, x[:50])
+    )
+    with pytest.raises(MergeError, match="count=50"):
+        whole - part
+    assert (whole - first).count == 50
+
+
 def test_subtraction_tells_one_step_where_nothing_is_left(rng):
     fm = feature_map()
     x = rng.normal(size=(30, 3))
