@@ -293,8 +293,9 @@ def _fit_density(
         theta = objective.space.clip(theta)
         weights = fit_weights(objective, theta)
         theta, weights = theta[weights > 0.0], weights[weights > 0.0]
-        fit = Fit(weights, theta, objective.cost(weights, theta), converged=False)
-        report(objective.sketch_cost(fit.weights, fit.theta))
+        if len(theta):
+            fit = Fit(weights, theta, objective.cost(weights, theta), converged=False)
+            report(objective.sketch_cost(fit.weights, fit.theta))
     while len(fit.theta) < n_atoms:
         if len(fit.theta) >= n_needed and fit.cost <= _BELOW_NOISE * objective.noise_level:
             break  # more atoms would be fitted to noise

@@ -16,7 +16,6 @@ from dask.utils import format_time
 from dask_sketch.errors import InputError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.graph.chunks import ChunkGraph, chunk_graphs
-from dask_sketch.graph.compute import cluster_errors
 from dask_sketch.graph.lazy import LazyResult
 from dask_sketch.graph.reduction import Reduction
 from dask_sketch.sketching.merge import merge
@@ -304,20 +303,7 @@ def measure(
     ------
     ChunkError
         If a chunk cannot be read.
-    ClusterError
-        If the client was closed, or the scheduler is lost.
     """
-    with cluster_errors(client):
-        return _measure(samples, feature_map, n_threads, split_every, client)
-
-
-def _measure(
-    samples: Samples,
-    feature_map: FeatureMap,
-    n_threads: int,
-    split_every: int,
-    client: Client | None,
-) -> Calibration:
     # without a cluster on threads, also for bags; see LazyResult
     where: dict[str, Any] = {"scheduler": "threads" if client is None else client.get}
     n_busy = min(n_threads, MAX_THREADS)

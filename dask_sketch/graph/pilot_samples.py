@@ -39,7 +39,6 @@ class _Picked:
 
     rows: NDArray[np.float64]
     measure: float
-    inclusion: float = 1.0  # expected number of draws of the chunk, for each of its rows
 
 
 def pilot_samples(
@@ -125,6 +124,7 @@ def _read_chunks(
     n_draws = _number_of_draws(sizes, n_chunks, n_pilot) if uneven else size
     n_rows = -(-n_pilot // n_draws)
     found: dict[int, tuple[_Picked, ...]] = {}
+    inclusion: dict[int, float] = {}  # number of draws of a chunk, for each of its rows
     while len(order):
         if uneven:
             counts = _draw(sizes[order], max(size, n_draws), rng)
@@ -134,14 +134,12 @@ def _read_chunks(
             draws, order = {int(number): 1 for number in order[:size]}, order[size:]
         size *= 2  # small or empty chunks: a few rounds, not many
         asked = {number: partial(pick, n_rows=n_rows * n) for number, n in draws.items()}
-        picked = _read(samples, asked, rng, progress)
-        for number, blocks in picked.items():
-            share = draws[number] / sizes[number] if uneven else 1.0
-            found[number] = tuple(_Picked(each.rows, each.measure, share) for each in blocks)
+        found |= _read(samples, asked, rng, progress)
+        inclusion |= {number: n / sizes[number] if uneven else 1.0 for number, n in draws.items()}
         if sum(len(each.rows) for each in chain(*found.values())) >= 0.8 * n_pilot:
             break
     if samples.is_weighted or not known:
-        return _balance(samples, found, n_pilot, pick, rng, progress)
+        return _balance(samples, found, inclusion, n_pilot, pick, rng, progress)
     return found
 
 
@@ -228,22 +226,21 @@ def _join(parts: list[tuple[_Picked, ...]]) -> tuple[_Picked, ...]:
 def _balance(
     samples: Samples,
     found: dict[int, tuple[_Picked, ...]],
+    inclusion: dict[int, float],
     n_pilot: int,
     pick: Any,
     rng: np.random.Generator,
     progress: bool,
 ) -> dict[int, tuple[_Picked, ...]]:
     """Read the chunks once more if rows of some blocks are too few for their weight."""
-    blocks = list(chain(*found.values()))
-    shares = np.array([each.measure * each.inclusion for each in blocks])
-    rows = np.array([len(each.rows) for each in blocks], dtype=np.float64)
+    blocks = [(number, each) for number, parts in found.items() for each in parts]
+    shares = np.array([inclusion[number] * each.measure for number, each in blocks])
+    rows = np.array([len(each.rows) for _, each in blocks], dtype=np.float64)
     if not rows.sum() or (shares * rows.sum() <= _UNEVEN * shares.sum() * rows).all():
         return found
-    n_wanted = min(n_pilot, rows.sum())
+    density = min(n_pilot, rows.sum()) / shares.sum()
     asked = {
-        number: partial(pick, n_rows=None, density=n_wanted / shares.sum() * parts[0].inclusion)
-        for number, parts in found.items()
-        if parts
+        number: partial(pick, n_rows=None, density=density * inclusion[number]) for number in found
     }
     return _read(samples, asked, rng, progress)
 

@@ -22,7 +22,7 @@ from dask_sketch.graph.calibration import (
     estimate_pass,
     measure,
 )
-from dask_sketch.graph.compute import active_client
+from dask_sketch.graph.compute import active_client, cluster_errors
 from dask_sketch.graph.memory import (
     REMEDY,
     GroupMemory,
@@ -318,7 +318,8 @@ def plan(
     )  # fmt: skip
     made.require_fit()
     if calibrate and not isinstance(feature_map, MomentGrid):
-        rates = measure(samples, feature_map, made.n_threads, fan_in, client)
+        with cluster_errors(client):
+            rates = measure(samples, feature_map, made.n_threads, fan_in, client)
         log_calibration(client, feature_map, rates.pairs_per_second)
         made = replace(made, calibration=rates)
     return made
