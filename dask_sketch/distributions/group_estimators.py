@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sklearn import config_context
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.linear_model import LogisticRegression, RidgeCV
-from sklearn.model_selection import GridSearchCV
+from sklearn.model_selection import GridSearchCV, GroupKFold
 from sklearn.utils import check_array
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -25,6 +25,7 @@ from dask_sketch.distributions.lazy_ridge import Targets, fit_lazily, labelled_t
 from dask_sketch.distributions.ridge_selection import (
     ErrorVariance,
     SelectedRidge,
+    codes_left_out,
     select_ridge,
     targets_of,
 )
@@ -44,6 +45,7 @@ _IN_MEMORY = 2**25  # features of all groups that a fit holds by default
 _LOSSES = ("squared", "logistic")
 _INVERSE_PENALTIES = (1.0, 10.0, 100.0, 1e3, 1e4)  # of the logistic regression on the features
 _CALIBRATION = 100.0  # inverse penalty of the logistic regression on leave-one-out predictions
+_FOLDS = 5  # in which groups of one label are left out together
 _NUMBERS = 2**24  # features in memory at once, in predictions
 
 
@@ -76,7 +78,13 @@ class DistributionEstimator(Storable, VersionedPickle, BaseEstimator):
         self.weight_sizes = weight_sizes
         self.random_state = random_state
 
-    def _select(self, opened: Embeddings, targets: Array, weights: Array) -> SelectedRidge:
+    def _select(
+        self,
+        opened: Embeddings,
+        targets: Array,
+        weights: Array,
+        left_out: NDArray[np.intp] | None,
+    ) -> SelectedRidge:
         """Select bandwidth and ridge, and set the fitted attributes of both estimators."""
         found = select_ridge(
             opened,
@@ -86,10 +94,11 @@ class DistributionEstimator(Storable, VersionedPickle, BaseEstimator):
             self.bandwidths,
             self.alphas,
             weight_sizes=self.weight_sizes,
+            left_out=left_out,
         )
         return self._set(found)
 
-    def _is_normal(self, x: Any, y: Any) -> bool:
+    def _is_normal(self, x: Any, y: Any, left_out: Any) -> bool:
         """Whether normal equations are added over the chunks of a lazy input."""
         if self.solver not in _SOLVERS:
             raise InputError(f"solver={self.solver!r}: choose 'auto', 'svd' or 'normal'.")
@@ -102,7 +111,14 @@ class DistributionEstimator(Storable, VersionedPickle, BaseEstimator):
             )
         labelled = isinstance(y, Mapping) or hasattr(y, "reindex")
         large = lazy and labelled and len(y) * self.size > _IN_MEMORY
-        return self.solver == "normal" or (self.solver == "auto" and large)
+        normal = self.solver == "normal" or (self.solver == "auto" and large)
+        if normal and left_out is not None:
+            raise InputError(
+                "groups: normal equations do not tell the errors of fits without some groups of "
+                "samples. Give solver='svd', which holds the sketches of all in memory.",
+                parameter="groups",
+            )
+        return normal
 
     def _select_lazily(
         self, lazy: LazyResult, y: Any, weights: Any, encode: Callable[[NDArray[Any], Array], Array]
@@ -240,9 +256,10 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
     bandwidth_, alpha_
         Chosen relative bandwidth, and chosen ridge.
     leave_one_out_
-        Prediction for each group by a fit to all others, shape (n_groups,); NaN for groups of
-        weight zero. With ``solver="normal"`` they are in the order of the labels of the targets,
-        and NaN for all groups except those that chose the bandwidth.
+        Prediction for each group by a fit to all others, or to all of other labels if ``groups``
+        were given, shape (n_groups,); NaN for groups of weight zero. With ``solver="normal"`` they
+        are in the order of the labels of the targets, and NaN for all groups except those that
+        chose the bandwidth.
     error_variance_
         Error variance ``constant + per_sample / size`` of a group, with both as attributes.
     n_features_in_, feature_names_in_
@@ -284,7 +301,9 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
     True
     """
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> DistributionRegressor:
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None
+    ) -> DistributionRegressor:
         """Fit to sketches of groups.
 
         Parameters
@@ -297,6 +316,11 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
             index, or an array in the order of the sorted labels.
         sample_weight
             Weight of each group, ``>= 0``, shape (n_groups,).
+        groups
+            Label of each group of samples, such as the speaker of each recording, in a form like
+            that of ``y``. Groups of one label are left out together: bandwidth, ridge and intervals
+            are then those for groups of new labels, in closed form as well. By default, groups
+            are left out one by one. Not with ``solver="normal"``.
 
         Returns
         -------
@@ -309,7 +333,7 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
             If an argument is out of range, a group has no samples or no target, or there are
             less than two groups.
         """
-        if self._is_normal(X, y):
+        if self._is_normal(X, y, groups):
             found, labelled, known = self._select_lazily(X, y, sample_weight, _as_columns)
             return self._set_errors(found, labelled.values[:, 0], known)
         opened = embeddings_of(X)
@@ -318,7 +342,8 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
         )
         targets = np.asarray(targets, dtype=np.float64)
         weights = _group_weights(sample_weight, len(targets))
-        found = self._select(replace(opened, values=values), targets[:, None], weights)
+        codes = codes_left_out(groups, opened.labels, len(targets))
+        found = self._select(replace(opened, values=values), targets[:, None], weights, codes)
         sizes = None if opened.sizes is None else opened.sizes[weights > 0]
         return self._set_errors(found, targets, sizes)
 
@@ -397,6 +422,21 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
                 parameter="level",
             )
         return self._scores[rank - 1] * np.sqrt(self.error_variance_.of(sizes))
+
+
+def _log_likelihood(
+    model: LogisticRegression,
+    values: Array,
+    codes: NDArray[np.intp],
+    sample_weight: Array | None = None,
+) -> float:
+    """Mean log-probability of the classes, some of which the fit may not have seen."""
+    probability = model.predict_proba(values)
+    position = np.minimum(np.searchsorted(model.classes_, codes), len(model.classes_) - 1)
+    seen = model.classes_[position] == codes
+    found = np.where(seen, probability[np.arange(len(codes)), position], 0.0)
+    logs = np.log(np.maximum(found, np.finfo(np.float64).eps))
+    return float(np.average(logs, weights=sample_weight))
 
 
 def _codes(targets: Array) -> NDArray[np.intp]:
@@ -497,7 +537,9 @@ class DistributionClassifier(ClassifierMixin, DistributionEstimator):
         )
         self.loss = loss
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> DistributionClassifier:
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None
+    ) -> DistributionClassifier:
         """Fit to sketches of groups.
 
         Parameters
@@ -509,6 +551,9 @@ class DistributionClassifier(ClassifierMixin, DistributionEstimator):
             index, or an array in the order of the sorted labels.
         sample_weight
             Weight of each group, ``>= 0``, shape (n_groups,).
+        groups
+            Label of each group of samples, such as the speaker of each recording: those of one
+            label are left out together, see :meth:`DistributionRegressor.fit`.
 
         Returns
         -------
@@ -523,7 +568,7 @@ class DistributionClassifier(ClassifierMixin, DistributionEstimator):
         """
         if self.loss not in _LOSSES:
             raise InputError(f"loss={self.loss!r}: choose 'squared' or 'logistic'.")
-        if self._is_normal(X, y) and self.loss == "squared":
+        if self._is_normal(X, y, groups) and self.loss == "squared":
             found, labelled, _ = self._select_lazily(X, y, sample_weight, self._encode)
             return self._calibrate(found, labelled.values, labelled.weights)
         if self.solver == "normal":
@@ -537,19 +582,28 @@ class DistributionClassifier(ClassifierMixin, DistributionEstimator):
         )
         weights = _group_weights(sample_weight, len(given))
         opened, targets = replace(opened, values=values), self._encode(given, weights)
-        found = self._select(opened, targets, weights)
+        codes = codes_left_out(groups, opened.labels, len(given))
+        if codes is not None:
+            self._require_several_labels(targets, weights, codes)
+        found = self._select(opened, targets, weights, codes)
         if self.loss == "squared":
             return self._calibrate(found, targets, weights)
         kept = weights > 0
+        folds, left_out = None, None
+        if codes is not None:
+            left_out = codes[kept]
+            folds = GroupKFold(min(_FOLDS, len(np.unique(left_out))))
         with one_blas_thread(), config_context(enable_metadata_routing=False):
             search = GridSearchCV(
                 LogisticRegression(max_iter=1000),
                 {"C": _INVERSE_PENALTIES},
-                scoring="neg_log_loss",
+                scoring=_log_likelihood,
+                cv=folds,
             )
             search.fit(
                 self.features_.transformed(opened.block(np.flatnonzero(kept))),
                 _codes(targets[kept]),
+                groups=left_out,
                 sample_weight=found.weights[kept],
             )
         return self._set_logistic(search.best_estimator_)
@@ -565,6 +619,20 @@ class DistributionClassifier(ClassifierMixin, DistributionEstimator):
             )
         targets = np.eye(len(self.classes_))[codes]
         return targets[:, 1:] if len(self.classes_) == 2 else targets
+
+    def _require_several_labels(
+        self, targets: Array, weights: Array, left_out: NDArray[np.intp]
+    ) -> None:
+        """Require that fits without the groups of one label have seen all classes."""
+        classes = _codes(targets)
+        for code in np.unique(classes[weights > 0]):
+            if len(np.unique(left_out[(weights > 0) & (classes == code)])) < 2:
+                raise InputError(
+                    f"groups: class {self.classes_[code]!s} has groups of samples of one label "
+                    "alone, so that fits without them do not know the class. Give labels that "
+                    "have several classes, or leave out groups.",
+                    parameter="groups",
+                )
 
     def _calibrate(
         self, found: SelectedRidge, targets: Array, weights: Array

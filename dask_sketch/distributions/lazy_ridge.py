@@ -14,6 +14,7 @@ from sklearn.linear_model import RidgeCV
 
 from dask_sketch.distributions.embeddings import embeddings_of
 from dask_sketch.distributions.group_features import DistributionFeatures
+from dask_sketch.distributions.grouped_ridge import ridge_of
 from dask_sketch.distributions.ridge_selection import (
     ErrorVariance,
     SelectedRidge,
@@ -378,8 +379,6 @@ def _solve(
             if best is None or score > best[0]:
                 best = score, alpha, vectors @ found, predictions
     assert best is not None
-    ridge = RidgeCV(alphas)
-    ridge.best_score_, ridge.alpha_, coefficients, predictions = best
-    ridge.coef_, ridge.n_features_in_ = np.ascontiguousarray(coefficients.T), n
-    ridge.intercept_ = mean[n:] - mean[:n] @ coefficients
-    return ridge, predictions
+    score, alpha, coefficients, predictions = best
+    intercept = mean[n:] - mean[:n] @ coefficients
+    return ridge_of(alphas, alpha, score, coefficients, intercept), predictions

@@ -15,8 +15,10 @@ from sklearn.linear_model import RidgeCV
 
 from dask_sketch.distributions.embeddings import Embeddings
 from dask_sketch.distributions.group_features import DistributionFeatures
+from dask_sketch.distributions.grouped_ridge import grouped_ridge
 from dask_sketch.errors import InputError
 from dask_sketch.validation.arrays import require_integer, require_number
+from dask_sketch.validation.labels import codes_of
 from dask_sketch.validation.threads import one_blas_thread
 
 Array = NDArray[np.float64]
@@ -95,7 +97,7 @@ class SelectedRidge:
         Chosen relative bandwidth.
     predictions
         Prediction for each group by a fit to all others, shape (n_groups, n_targets); NaN for
-        groups of weight zero.
+        groups of weight zero. Groups that are left out together are predicted without each other.
     weights
         Weights of the fit, including the inverse error variances, shape (n_groups,).
     error_variance
@@ -119,6 +121,7 @@ def select_ridge(
     alphas: Any,
     *,
     weight_sizes: bool,
+    left_out: NDArray[np.intp] | None = None,
 ) -> SelectedRidge:
     """Fit a ridge regression for each bandwidth and ridge, and keep the best one.
 
@@ -139,6 +142,9 @@ def select_ridge(
         Relative bandwidths and ridges to choose from.
     weight_sizes
         Whether groups are weighted by the inverse of their error variance as well.
+    left_out
+        Codes of the groups, shape (n_groups,): those of one code are left out together. By default,
+        groups are left out one by one.
 
     Returns
     -------
@@ -148,7 +154,7 @@ def select_ridge(
     Raises
     ------
     InputError
-        If a bandwidth or ridge is out of range, or there are less than two groups.
+        If a bandwidth or ridge is out of range, or there are less than two groups or codes.
     """
     bandwidths = positive_numbers("bandwidths", bandwidths)
     alphas = positive_numbers("alphas", alphas)
@@ -160,11 +166,17 @@ def select_ridge(
     used = opened if kept.all() else opened.block(np.flatnonzero(kept))
     y, w = targets[kept], weights[kept] / weights[kept].mean()
     size = require_integer("size", features.size, 1)
+    codes = None if left_out is None else np.unique(left_out[kept], return_inverse=True)[1]
+    if codes is not None and codes.max() == 0:
+        raise InputError(
+            "groups has one label: give two or more, so that one can be left out.",
+            parameter="groups",
+        )
 
     def fitted(bandwidth: float, size: int) -> tuple[DistributionFeatures, RidgeCV, Array]:
         settings = features.get_params() | {"bandwidth": bandwidth, "size": size}
         made = DistributionFeatures(**settings).fit_opened(used)
-        return made, *_ridge(made.transformed(used), y, w, alphas)
+        return made, *_ridge(made.transformed(used), y, w, alphas, codes)
 
     if len(bandwidths) == 1 or features.kernel == "linear":
         bandwidth = float(bandwidths[0])
@@ -178,15 +190,20 @@ def select_ridge(
     if weight_sizes and variance.per_sample > 0:
         w = w / variance.of(used.sizes)
         w /= w.mean()
-        ridge, predictions = _ridge(made.transformed(used), y, w, alphas)
+        ridge, predictions = _ridge(made.transformed(used), y, w, alphas, codes)
         variance = ErrorVariance.fit(np.mean((predictions - y) ** 2, axis=1), used.sizes)
     everywhere, shares = np.full(targets.shape, np.nan), np.zeros(len(kept))
     everywhere[kept], shares[kept] = predictions, w
     return SelectedRidge(made, ridge, bandwidth, everywhere, shares, variance)
 
 
-def _ridge(values: Array, y: Array, weights: Array, alphas: Array) -> tuple[RidgeCV, Array]:
+def _ridge(
+    values: Array, y: Array, weights: Array, alphas: Array, codes: NDArray[np.intp] | None
+) -> tuple[RidgeCV, Array]:
     """Ridge regression, and its leave-one-out predictions, shape (n_groups, n_targets)."""
+    if codes is not None:
+        with one_blas_thread():
+            return grouped_ridge(values, y, weights, codes, alphas)
     ridge = RidgeCV(alphas, scoring="neg_mean_squared_error", store_cv_results=True)
     # equal weights are left out, since some releases of scikit-learn then compute differently
     sample_weight = None if np.ptp(weights) == 0 else weights
@@ -210,7 +227,47 @@ def positive_numbers(name: str, values: Any) -> Array:
     return given.astype(np.float64)
 
 
-def targets_of(y: Any, labels: NDArray[Any] | None) -> Any:
+def codes_left_out(groups: Any, labels: NDArray[Any] | None, n: int) -> NDArray[np.intp] | None:
+    """Codes of the groups of samples that are left out together.
+
+    Parameters
+    ----------
+    groups
+        Mapping from labels, series of pandas with labels as its index, or array-like in the order
+        of the labels; None to leave out groups one by one.
+    labels
+        Labels of the groups of samples; None if they are unknown.
+    n
+        Number of groups of samples.
+
+    Returns
+    -------
+    codes
+        Integers, shape (n,); None without ``groups``.
+
+    Raises
+    ------
+    InputError
+        If a group of samples has no label.
+    """
+    if groups is None:
+        return None
+    given = targets_of(groups, labels, "groups")
+    if isinstance(given, str) or np.shape(given) != (n,):
+        raise InputError(
+            f"groups has shape {np.shape(given)} for {n:,} groups of samples: give a label for "
+            "each, such as the speaker of each recording.",
+            parameter="groups",
+        )
+    codes = np.asarray(codes_of(given, n, "groups")[1], dtype=np.intp)
+    if (codes < 0).any():
+        raise InputError(
+            f"groups[{int(np.argmax(codes < 0))}] is missing: give it a label.", parameter="groups"
+        )
+    return codes
+
+
+def targets_of(y: Any, labels: NDArray[Any] | None, name: str = "y") -> Any:
     """Arrange targets in the order of the labels of the groups.
 
     Parameters
@@ -220,6 +277,8 @@ def targets_of(y: Any, labels: NDArray[Any] | None) -> Any:
         of the labels.
     labels
         Labels of the groups; None if they are unknown, so that the order of ``y`` is kept.
+    name
+        Name of the argument.
 
     Returns
     -------
@@ -244,10 +303,10 @@ def targets_of(y: Any, labels: NDArray[Any] | None) -> Any:
         values = [] if missing else y.loc[keys].to_numpy()
     if missing:
         raise InputError(
-            f"y has no target for the group {missing[0]!s}"
+            f"{name} has no value for the group {missing[0]!s}"
             + (f" and {len(missing) - 1:,} more" if len(missing) > 1 else "")
             + ": give one for each label, or an array in the order of the labels.",
-            parameter="y",
+            parameter=name,
         )
     return np.asarray(values)
 
