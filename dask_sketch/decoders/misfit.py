@@ -14,6 +14,7 @@ from dask_sketch.decoders.starts import (
     pilot_mixture,
     squared_distance,
 )
+from dask_sketch.decoders.unlike_pilot import warn_of_unlike_rows
 from dask_sketch.decoders.unusual_rows import (
     counted_rows,
     more_rows,
@@ -196,8 +197,9 @@ def warn_of_misfit(
         if record is not None and is_pilot and record.n_rows >= sketch.count:
             return  # they are the centroids of all rows
         if record is not None and is_pilot:
-            if not _warn_of_few_clustered(sketch, len(weights), record.n_rows):
-                warn_of_outliers(sketch, means)
+            warned = _warn_of_few_clustered(sketch, len(weights), record.n_rows)
+            if not (warned or warn_of_outliers(sketch, means)):
+                warn_of_unlike_rows(sketch, None)
             return
         warned = warn_of_outliers(sketch, means)
         if not warned and record is not None and (known := record.mixture) is not None:
@@ -211,6 +213,7 @@ def warn_of_misfit(
         warn_of_range(sketch, weights, means, _diagonals(variances), _FAR_OUT, remedy)
         if variances.ndim == 2:
             warn_of_shared_values(sketch, pilot)
+        warn_of_unlike_rows(sketch, (weights, means, variances))
     if variances is not None:
         warn_of_single_rows(sketch, weights, means, variances)
         warn_of_combinations(sketch, means, variances)

@@ -527,7 +527,9 @@ class FeatureMap:
                 )
             feature_map = cls.from_spec(json.dumps(found["spec"]), str(found["digest"]))
             if found.get("pilot") is not None:
-                pilot = Pilot.from_dict(found["pilot"], feature_map.n_features)
+                pilot = Pilot.from_dict(
+                    found["pilot"], feature_map.n_features, feature_map.n_frequencies
+                )
                 if found.get("pilot_checksum") != pilot.checksum:
                     raise ArtifactError(
                         "pilot does not match pilot_checksum: the file was edited. Restore it, or "

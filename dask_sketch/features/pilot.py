@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 from collections.abc import Mapping
@@ -21,6 +22,8 @@ from dask_sketch.validation.categories import Categories
 from dask_sketch.validation.tables import feature_title
 
 Array = NDArray[np.float64]
+Complex = NDArray[np.complex128]
+_STEPS = 127.0  # of a characteristic function from 0 to 1
 _N_ITERATIONS = 50
 _TOLERANCE = 1e-4  # smallest gain of one iteration, in nats per row
 ROWS_PER_COMPONENT = 20  # of the fit
@@ -89,6 +92,10 @@ class Pilot:
     clusters
         Clusters of the rows by k-means, in the units of the data; None unless the map is for
         centroids of a known number.
+    characteristic
+        Empirical characteristic function of the rows less the center of the map, shape
+        (n_frequencies,), complex128, rounded to 127ths: shows data that is unlike the pilot rows.
+        None if some rows have missing values, and for maps with categories.
     """
 
     n_rows: int
@@ -97,9 +104,10 @@ class Pilot:
     mixture: PilotMixture | None = None
     sampling_loss: float = 0.0
     clusters: Clusters | None = None
+    characteristic: Complex | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """All values, for JSON; of clusters only where there are some."""
+        """All values, for JSON; clusters and characteristic function only where there are some."""
         found, parts, mixture = self.mixture, self.clusters, None
         if found is not None:
             mixture = {
@@ -123,6 +131,9 @@ class Pilot:
                 "centers": parts.centers.tolist(),
                 "inertia": parts.inertia,
             }
+        if self.characteristic is not None:
+            steps = np.rint(_STEPS * self.characteristic.view(np.float64)).astype(np.int8)
+            out["characteristic"] = base64.b64encode(steps.tobytes()).decode()
         return out
 
     @property
@@ -131,7 +142,9 @@ class Pilot:
         return hashlib.sha256(json.dumps(self.as_dict(), sort_keys=True).encode()).hexdigest()
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any], n_features: int) -> Pilot:
+    def from_dict(
+        cls, values: Mapping[str, Any], n_features: int, n_frequencies: int | None = None
+    ) -> Pilot:
         """Read the values of :meth:`as_dict`.
 
         Parameters
@@ -140,6 +153,8 @@ class Pilot:
             Values of any origin.
         n_features
             Number of features that the arrays must have.
+        n_frequencies
+            Number of frequencies of the feature map, checked if given.
 
         Raises
         ------
@@ -167,6 +182,7 @@ class Pilot:
                 mixture,
                 float(values.get("sampling_loss", 0.0)),
                 clusters,
+                _characteristic(values.get("characteristic")),
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(
@@ -183,6 +199,10 @@ class Pilot:
                 shapes += [(shares, (k, shares.size // k))]
                 if (shares < 0).any():
                     raise InputError("pilot holds probabilities that are negative.")
+        if out.characteristic is not None:
+            values_read = out.characteristic.view(np.float64)
+            n_values = values_read.size if n_frequencies is None else 2 * n_frequencies
+            shapes.append((values_read, (n_values,)))
         if clusters is not None:
             k = len(clusters.weights)
             shapes += [(clusters.weights, (k,)), (clusters.centers, (k, n_features))]
@@ -205,6 +225,37 @@ class Pilot:
             ):
                 raise InputError("pilot holds weights that are negative, or do not sum to one.")
         return out
+
+
+def rounded_characteristic(values: Complex) -> Complex:
+    """Round real and imaginary parts to 127ths, one byte each when stored.
+
+    Parameters
+    ----------
+    values
+        Values of a characteristic function, shape (n,), complex128.
+
+    Examples
+    --------
+    >>> rounded_characteristic(np.array([1.0 + 0.5j])) * 127
+    array([127.+64.j])
+    """
+    steps = np.rint(_STEPS * values.view(np.float64))
+    return _characteristic_of(steps)
+
+
+def _characteristic_of(steps: NDArray[Any]) -> Complex:
+    out = (np.clip(steps, -_STEPS, _STEPS) / _STEPS).view(np.complex128)
+    out.flags.writeable = False
+    return out
+
+
+def _characteristic(text: Any) -> Complex | None:
+    """Values from their text; binascii.Error is a ValueError."""
+    if text is None:
+        return None
+    content = base64.b64decode(text, validate=True)
+    return _characteristic_of(np.frombuffer(content, np.int8).astype(np.float64))
 
 
 def _numbers(values: Any) -> Array:

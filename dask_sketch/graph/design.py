@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, overload
 
@@ -21,10 +22,15 @@ from dask_sketch.features.design import (
 )
 from dask_sketch.features.distributions import FEW, least_with_marginals
 from dask_sketch.features.feature_map import FeatureMap
-from dask_sketch.features.pilot import WARNED_SAMPLING_LOSS, filled_pilot
+from dask_sketch.features.pilot import (
+    WARNED_SAMPLING_LOSS,
+    filled_pilot,
+    rounded_characteristic,
+)
 from dask_sketch.graph.pilot_samples import pilot_samples
 from dask_sketch.sketching.arguments import require_nan_policy
 from dask_sketch.sketching.moment_grid import MAX_FEATURES, MomentGrid, default_n_columns
+from dask_sketch.sketching.partial import partial_sketch
 from dask_sketch.sources.open import open_samples, require_options
 from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.categories import FROM_DTYPES
@@ -276,9 +282,11 @@ def design(
     )  # fmt: skip
 
     def of_rows(rows: NDArray[np.float64]) -> FeatureMap:
-        if samples.categories is None and np.isnan(rows).any():
-            rows = filled_pilot(rows, n_components, seed, samples.feature_names)
-        return made(rows)
+        if samples.categories is not None:
+            return made(rows)
+        if np.isnan(rows).any():
+            return made(filled_pilot(rows, n_components, seed, samples.feature_names))
+        return _with_characteristic(made(rows), rows)
 
     if n_pilot is not None or n_components is None or task != "mixture":
         return of_rows(pilot)
@@ -308,6 +316,18 @@ def _of_enough_rows(
     for warning in caught:
         warn_user(warning.message)
     return found
+
+
+def _with_characteristic(feature_map: FeatureMap, rows: NDArray[np.float64]) -> FeatureMap:
+    """Feature map with the characteristic function of its pilot rows, for decoders."""
+    pilot = feature_map.pilot
+    if pilot is None or (pilot.mixture is None and pilot.clusters is None):
+        return feature_map
+    try:
+        found = partial_sketch(rows, feature_map.without_records()).centered_characteristic
+    except InputError:  # rows too far from the others, which every sketch refuses with a remedy
+        return feature_map
+    return feature_map.with_pilot(replace(pilot, characteristic=rounded_characteristic(found)))
 
 
 def _with_missing(

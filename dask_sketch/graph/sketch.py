@@ -303,9 +303,11 @@ def sketch_reduction(
     allow_empty
         Whether no samples give an empty sketch, rather than an error.
     """
-    # no chunk needs the mixture of the pilot rows
+    # no chunk needs the mixture or the sketch of the pilot rows
     pilot = feature_map.pilot
-    light = feature_map.with_pilot(None if pilot is None else replace(pilot, mixture=None))
+    if pilot is not None:
+        pilot = replace(pilot, mixture=None, characteristic=None)
+    light = feature_map.with_pilot(pilot)
     chunk = partial(_sketch_chunk, feature_map=light, nan_policy=nan_policy, device=device)
     size = None if sampling is None else sampling.size
     if sampling is not None:

@@ -416,7 +416,8 @@ def feature_map_of(dataset: xr.Dataset) -> FeatureMap:
     found = FeatureMap.from_spec(attrs["feature_map"], digest, stored)
     if "pilot" not in attrs:
         return found
-    return found.with_pilot(Pilot.from_dict(parse_object(attrs["pilot"]), found.n_features))
+    values = parse_object(attrs["pilot"])
+    return found.with_pilot(Pilot.from_dict(values, found.n_features, found.n_frequencies))
 
 
 def _stack(name: str, words: NDArray[Any], shift: int) -> StackedFixedPoint:

@@ -1,11 +1,20 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from dask_sketch.errors import InputError
 from dask_sketch.features.design import design_from_pilot
-from dask_sketch.features.pilot import Pilot, PilotMixture, fit_pilot, record_pilot, rough_mixture
+from dask_sketch.features.pilot import (
+    Pilot,
+    PilotMixture,
+    fit_pilot,
+    record_pilot,
+    rough_mixture,
+    rounded_characteristic,
+)
 from dask_sketch.models import GaussianMixture, random_mixture
 
 
@@ -107,3 +116,17 @@ def test_few_rows_are_said_to_lose_likelihood(n, low, high):
     assert Pilot.from_dict(pilot.as_dict(), 5).sampling_loss == pilot.sampling_loss
     earlier = {name: value for name, value in pilot.as_dict().items() if name != "sampling_loss"}
     assert Pilot.from_dict(earlier, 5).sampling_loss == 0.0
+
+
+def test_the_characteristic_function_is_stored_in_two_bytes_a_frequency():
+    rows = random_mixture(2, 3, seed=0).sample(1000, seed=1)
+    values = rounded_characteristic(np.exp(1j * np.arange(5.0)))
+    pilot = replace(record_pilot(rows, rough_mixture(rows, 2)), characteristic=values)
+    found = Pilot.from_dict(pilot.as_dict(), 3, n_frequencies=5)
+    np.testing.assert_array_equal(found.characteristic, values)
+    assert abs(values - np.exp(1j * np.arange(5.0))).max() < 0.7 / 127
+    assert found.checksum == pilot.checksum
+    assert len(pilot.as_dict()["characteristic"]) <= 2 * 5 * 4 / 3 + 4
+    for text in ("*", "AAA=", 7, "AAAA" * 2):
+        with pytest.raises(InputError, match="pilot"):
+            Pilot.from_dict(pilot.as_dict() | {"characteristic": text}, 3, n_frequencies=5)

@@ -259,11 +259,12 @@ def write_pilot(backend: Backend, pilot: Pilot, number: int) -> Reference:
     return write_group(backend, fresh_name(PILOTS, number), {}, {"pilot": pilot.as_dict()})
 
 
-def read_pilot(backend: Backend, reference: Reference, n_features: int) -> Pilot:
+def read_pilot(backend: Backend, reference: Reference, feature_map: FeatureMap) -> Pilot:
     """Read what :func:`write_pilot` stored."""
     (attributes,) = read_attributes(backend, [reference])
     try:
-        return Pilot.from_dict(attributes["pilot"], n_features)
+        values = attributes["pilot"]
+        return Pilot.from_dict(values, feature_map.n_features, feature_map.n_frequencies)
     except (KeyError, InputError) as error:
         raise LedgerError(f"{backend.label}/{reference.name} holds no pilot: {error}") from error
 

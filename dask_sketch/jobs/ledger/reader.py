@@ -248,7 +248,7 @@ class LedgerReader:
             return  # before the first commit, a new ledger has it from its feature map
         pilot = None
         if reference is not None:
-            pilot = read_pilot(self.backend, reference, self.feature_map.n_features)
+            pilot = read_pilot(self.backend, reference, self.feature_map)
         self.feature_map = self.feature_map.with_pilot(pilot)
 
     def _newest(self) -> Manifest:

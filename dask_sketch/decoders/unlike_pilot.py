@@ -1,0 +1,123 @@
+"""Part of the rows that are unlike the pilot rows of a feature map, by the sketch of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dask_sketch.decoders.atoms import Array
+from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.validation.warn import warn_user
+
+Complex = NDArray[np.complex128]
+# Squared distance that is put down to chance, in that of two random samples: ten real data sets,
+# in the order of their files or sorted, and in 8 to 200 chunks, had 0.1 to 1.25.
+_CHANCES = 1.5
+# Part of the rows that is warned of. Where the pilot lacked rows beyond a quantile of a feature,
+# 1 to 2 % cost 0.03 to 0.09 nats a sample, 3.5 % of a spiral 0.3.
+_WARNED_SHARE = 0.01
+_ROUNDING = 2.0 / 12.0 / 127.0**2  # mean square of the rounding of the pilot's values
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Difference of the data from the pilot rows, in characteristic functions.
+
+    Attributes
+    ----------
+    values
+        Characteristic function of the data, less that of the pilot rows, shape (n_frequencies,).
+    share
+        Least part of the rows of the data that must be unlike the pilot rows.
+    """
+
+    values: Complex
+    share: float
+
+
+def difference_from_pilot(sketch: Sketch) -> Difference | None:
+    """Difference of the data of a sketch from the pilot rows, if chance does not explain it.
+
+    If a part ``e`` of the data is of another distribution, characteristic functions differ by ``e``
+    times the difference of two of them, at most ``e (1 + |p|)`` where the pilot rows have ``p``.
+    The root mean square over the frequencies, less chance, so gives the least ``e``.
+
+    Parameters
+    ----------
+    sketch
+        Sketch of at least one sample.
+
+    Returns
+    -------
+    difference
+        None without a record of the pilot rows, for private sketches and with missing values.
+    """
+    pilot = sketch.feature_map.pilot
+    known = None if pilot is None else pilot.characteristic
+    if known is None or sketch.privacy is not None or sketch.missing is not None:
+        return None
+    assert pilot is not None
+    phase = sketch.feature_map.center @ sketch.feature_map.frequencies
+    values = sketch.characteristic - np.exp(-1j * phase) * known
+    moduli = np.abs(known)
+    by_chance = float(np.mean(np.maximum(1.0 - moduli**2, 0.0)))
+    by_chance *= 1.0 / pilot.n_rows + 1.0 / sketch.effective_count
+    by_chance += _ROUNDING + 2.0 * sketch.added_variance
+    squared = float(np.mean(np.abs(values) ** 2))
+    if squared <= _CHANCES * by_chance:
+        return None
+    share = np.sqrt((squared - by_chance) / np.mean((1.0 + moduli) ** 2))
+    return Difference(values, min(float(share), 1.0))
+
+
+def warn_of_unlike_rows(sketch: Sketch, mixture: tuple[Array, Array, Array] | None) -> None:
+    """Warn if a model that begins with the pilot rows does not describe what they lack.
+
+    Parameters
+    ----------
+    sketch
+        Sketch without rows that was decoded.
+    mixture
+        Weights (K,), means (K, n_features) and variances (K, n_features) or covariance matrices
+        (K, n_features, n_features); None for the centroids of the pilot rows.
+    """
+    found, pilot = difference_from_pilot(sketch), sketch.feature_map.pilot
+    if found is None or pilot is None:
+        return
+    share = found.share
+    if mixture is not None and pilot.mixture is not None:
+        known = pilot.mixture
+        modelled, start = (
+            GaussianMixture(*parts).characteristic(sketch.feature_map.frequencies)
+            for parts in (mixture, (known.weights, known.means, known.variances))
+        )
+        share = share_left_out(found, modelled, start)
+    if share > _WARNED_SHARE:
+        result = "centroids do" if mixture is None else "mixture does"
+        warn_user(
+            f"at least {share:.1%} of the rows are unlike the {pilot.n_rows:,} pilot rows of the "
+            f"feature map, and the {result} not describe them. Design a feature map for this data, "
+            "or sketch with sample=True where rows may be kept."
+        )
+
+
+def share_left_out(difference: Difference, modelled: Complex, pilot: Complex) -> float:
+    """Least part of the rows that are unlike the pilot rows and that a model does not describe.
+
+    A model that describes them differs from the mixture of the pilot rows as the data differs from
+    these rows.
+
+    Parameters
+    ----------
+    difference
+        Difference of the data from the pilot rows.
+    modelled, pilot
+        Characteristic functions of the model and of the mixture of the pilot rows, shape
+        (n_frequencies,).
+    """
+    energy = float(np.vdot(difference.values, difference.values).real)
+    followed = float(np.vdot(difference.values, modelled - pilot).real) / energy
+    return difference.share * min(max(1.0 - followed, 0.0), 1.0)
