@@ -37,7 +37,7 @@ from dask_sketch.models.open import AnyModel
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.choices import MAX_SOLVABLE, rank_of, uses_matrices
-from dask_sketch.validation.tables import feature_title
+from dask_sketch.validation.tables import feature_title, require_names_in
 from dask_sketch.validation.warn import warn_user
 
 # Arguments that make a method other than "likelihood" the default, or take the place of a method.
@@ -92,7 +92,7 @@ def check_problem(
     require_alphas(model, shared_alpha)
     model = _model_of_type(model, covariance_type)
     has_matrices = uses_matrices(covariance_type)
-    components = components_of(start, sketch.feature_map.n_features, model, has_matrices)
+    components = components_of(start, sketch.feature_map, model, has_matrices)
     if all(value is None for value in (method, start, bounds, covariance, device, merge or None)):
         method = _method_of_sample(sketch, model, n_components)
         if has_matrices and sketch.sample is None:
@@ -108,6 +108,8 @@ def check_problem(
             "sample=True, or choose another method."
         )
     _require_taken(row, merge=merge, refine=refine, covariance=covariance, device=device)
+    for name, value in (("bounds", bounds), ("covariance", covariance)):
+        require_names_in(name, value, sketch.feature_map.feature_names, "the sketch")
     box = _box(bounds, sketch)
     if sketch.privacy is not None and box is not None:
         # a private sketch has no other range than its bounds, which these replace
@@ -120,16 +122,11 @@ def check_problem(
         box=box,
         covariance=covariance_matrix(model, covariance, sketch.feature_map.n_features),
         start=components,
-        maxima=maxima,
-        merge=merge,
-        refine=refine,
-        seed=seed,
-        replicates=replicates,
-        variance_floor=variance_floor,
-        device=device,
+        maxima=maxima, merge=merge, refine=refine, seed=seed, replicates=replicates,
+        variance_floor=variance_floor, device=device,
         covariance_type=covariance_type or "diag",
         shared_alpha=bool(shared_alpha),
-    )
+    )  # fmt: skip
     is_solved = has_matrices or model in TRANSFORMS
     if row.name == "likelihood" and is_solved:  # the rows may determine what the sketch does not
         return problem, row

@@ -22,6 +22,7 @@ from dask_sketch.models.product_em import (
 )
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
+from dask_sketch.validation.tables import require_names
 from dask_sketch.validation.warn import warn_user
 
 _ROWS_PER_COMPONENT = 4  # of the sample, so that its likelihood decides
@@ -229,6 +230,8 @@ def _checked_start(start: Any, sketch: Sketch, n_components: int | None) -> int:
         )
     if start.categories != sketch.feature_map.categories:
         raise DecodeError("start has other categories than the sketch: give a model of the same.")
+    names = sketch.feature_map.feature_names
+    require_names(start.feature_names, "start", names, "the sketch", parameter="start")
     if n_components not in (None, start.n_components):
         raise DecodeError(
             f"n_components={n_components} with a start of {start.n_components} components: leave "

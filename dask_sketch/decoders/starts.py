@@ -10,6 +10,7 @@ from dask_sketch.decoders.atoms import Array
 from dask_sketch.decoders.objective import Complex, Objective
 from dask_sketch.decoders.optimizers import StoppingRule, ascend_many
 from dask_sketch.errors import DecodeError
+from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.features.pilot import PilotMixture, fit_pilot
 from dask_sketch.models.alpha_stable import AlphaStableMixture
 from dask_sketch.models.centroids import Centroids
@@ -18,6 +19,7 @@ from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.model import Decoding
 from dask_sketch.models.von_mises_fisher import VonMisesFisherMixture
 from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.validation.tables import require_names
 
 # Random atoms whose correlation is evaluated: as many as these numbers allow, within bounds.
 # Components far apart are out of reach of an ascent from elsewhere, and small sketches are cheap.
@@ -88,7 +90,7 @@ def model_of_start(start: object, model: str | None) -> str | None:
 
 
 def components_of(
-    start: object, n_features: int, model: str | None, has_matrices: bool
+    start: object, feature_map: FeatureMap, model: str | None, has_matrices: bool
 ) -> Start | None:
     """Components of an earlier model; variances of centroids are zero.
 
@@ -96,8 +98,8 @@ def components_of(
     ----------
     start
         Earlier model, or None.
-    n_features
-        Number of features of the sketch.
+    feature_map
+        Feature map of the sketch.
     model
         Name of the model to decode.
     has_matrices
@@ -106,7 +108,9 @@ def components_of(
     Raises
     ------
     DecodeError
-        If the start is of another family, or has other features.
+        If the start is of another family, or has another number of features.
+    InputError
+        If the names of its features are others.
     """
     if start is None:
         return None
@@ -117,11 +121,14 @@ def components_of(
             f"start of type {type(start).__name__} with model={model!r}: give an earlier model of "
             f"{' or '.join(each.__name__ for each in wanted)}, as decode returns it."
         )
-    if start.n_features != n_features:
+    if start.n_features != feature_map.n_features:
         raise DecodeError(
-            f"start has {start.n_features} features, the sketch {n_features}: start from a model "
-            "of the same features."
+            f"start has {start.n_features} features, the sketch {feature_map.n_features}: start "
+            "from a model of the same features."
         )
+    require_names(
+        start.feature_names, "start", feature_map.feature_names, "the sketch", parameter="start"
+    )
     if isinstance(start, (VonMisesFisherMixture, AlphaStableMixture)):
         weights, means, *others = (getattr(start, name) for name in start._arrays)
         parameters = dict(zip(start._arrays[2:], others, strict=True))

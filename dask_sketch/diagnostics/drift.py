@@ -20,6 +20,7 @@ from dask_sketch.diagnostics.mmd import (
 from dask_sketch.errors import InputError
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.validation.tables import require_common_names
 from dask_sketch.validation.threads import one_blas_thread
 
 if TYPE_CHECKING:
@@ -131,7 +132,8 @@ def drift(
     MergeError
         If the feature maps differ; the message names the field.
     InputError
-        If a sketch is empty, or ``shared`` exceeds the squared weights of a sketch.
+        If a sketch is empty, ``shared`` exceeds the squared weights of a sketch, or the names of
+        the features of the model are others.
 
     Examples
     --------
@@ -238,6 +240,7 @@ def _spread(sketch: Sketch, model: GaussianMixture | Centroids | None, seed: int
     if model is None:
         variance = np.maximum(sketch.variance, np.finfo(float).tiny)
         model = GaussianMixture(np.ones(1), sketch.mean[None], variance[None])
+    require_common_names({"sketch": sketch.feature_map.feature_names, "model": model.feature_names})
     products = np.zeros((N_POINTS, N_POINTS))
     with one_blas_thread():
         for _, noise in noise_blocks(model, sketch, seed):
@@ -312,6 +315,8 @@ def feature_changes(before: Sketch, after: Sketch) -> FeatureChanges:
     >>> float(found.before[0]), float(found.after[0]), float(found.errors[0])
     (1.0, 4.0, 3.0)
     """
+    maps = {"before": before.feature_map, "after": after.feature_map}
+    require_common_names({name: one.feature_names for name, one in maps.items()})
     first, second = before.variance, after.variance
     counts = [
         one.effective_count * (1.0 if one.missing is None else one.observed.feature_fractions)
@@ -353,6 +358,13 @@ def component_changes(
     >>> [(one.earlier, one.distance) for one in component_changes(a, b, empty)]
     [(1, 0.0), (0, 1.0)]
     """
+    require_common_names(
+        {
+            "before": before.feature_names,
+            "after": after.feature_names,
+            "sketch": sketch.feature_map.feature_names,
+        }
+    )
     means = [_means(model) for model in (before, after)]
     if isinstance(before, GaussianMixture) and isinstance(after, GaussianMixture):
         unit = np.sqrt(after.variances)

@@ -34,6 +34,7 @@ from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.open import refuse_other_families
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.choices import uses_matrices
+from dask_sketch.validation.tables import require_names
 from dask_sketch.validation.threads import one_blas_thread
 
 
@@ -48,7 +49,7 @@ def require_model(name: str, value: Any) -> None:
 
 
 def require_sketch(name: str, value: Any, model: GaussianMixture | Centroids) -> None:
-    """Validate a sketch with the number of features of a model."""
+    """Validate a sketch with the number and the names of the features of a model."""
     if not isinstance(value, Sketch):
         raise InputError(
             f"{name} of type {type(value).__name__}: give a Sketch; call .compute() on a lazy "
@@ -59,6 +60,9 @@ def require_sketch(name: str, value: Any, model: GaussianMixture | Centroids) ->
             f"the model has {model.n_features} features, {name} {value.feature_map.n_features}: "
             "give a sketch of the same features."
         )
+    require_names(
+        value.feature_map.feature_names, name, model.feature_names, "the model", parameter=name
+    )
 
 
 # Standard deviations that noise does not exceed: the largest of 320 good fits had 4.3.
@@ -461,7 +465,7 @@ def diagnose(
     Raises
     ------
     InputError
-        If a sketch is too small or the numbers of features differ.
+        If a sketch is too small, or the numbers or names of the features differ.
     MergeError
         If the feature maps of the sketches differ.
 

@@ -542,7 +542,10 @@ def prune_close_centroids(centroids: Centroids, separation: float) -> tuple[Cent
     chosen.sort()
     nearest = distances[:, chosen].argmin(axis=1)
     weights = np.bincount(nearest, centroids.weights, minlength=len(chosen))
-    kept = Centroids(weights / weights.sum(), centers[chosen])
+    kept = Centroids(
+        weights / weights.sum(), centers[chosen], normalize=centroids.normalize,
+        feature_names=centroids.feature_names,
+    )  # fmt: skip
     return kept, float(distances[:, chosen].min(axis=1).max())
 
 

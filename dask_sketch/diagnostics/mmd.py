@@ -17,6 +17,7 @@ from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.validation.tables import require_common_names
 from dask_sketch.validation.threads import one_blas_thread
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ def discrepancy(model: GaussianMixture | Centroids, sketch: Sketch, seed: int = 
     Raises
     ------
     InputError
-        If the sketch is too small or the numbers of features differ.
+        If the sketch is too small, or the numbers or names of the features differ.
 
     Examples
     --------
@@ -192,6 +193,7 @@ def discrepancy(model: GaussianMixture | Centroids, sketch: Sketch, seed: int = 
     >>> abs(found.squared) < 4 * found.deviation
     True
     """
+    require_common_names({"model": model.feature_names, "sketch": sketch.feature_map.feature_names})
     with one_blas_thread():
         return _measured(model, sketch, seed)
 

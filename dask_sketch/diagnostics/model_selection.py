@@ -36,6 +36,7 @@ from dask_sketch.validation.choices import (
     listed_types,
     named_types,
 )
+from dask_sketch.validation.tables import require_common_names
 from dask_sketch.validation.threads import one_blas_thread
 from dask_sketch.validation.warn import warn_user
 
@@ -260,7 +261,7 @@ def select_model(
     ------
     InputError
         If there is no model, an argument does not fit the others, the sketch is too small, numbers
-        of features differ, or a criterion cannot be computed.
+        or names of features differ, or a criterion cannot be computed.
     DecodeError
         If one of the given numbers of components cannot be decoded.
 
@@ -319,6 +320,10 @@ def _select_by_heldout(
         require_model(f"models[{number}]", model)
         require_sketch("heldout", heldout, model)
     assert heldout is not None  # checked above
+    # a held-out sketch without names does not show that two models have different ones
+    require_common_names(
+        {f"models[{number}]": model.feature_names for number, model in enumerate(candidates)}
+    )
     found = [discrepancy(model, heldout, seed) for model in candidates]
     order = sorted(range(len(candidates)), key=lambda index: found[index].cost)
     first = order[0]
@@ -360,6 +365,9 @@ def _select_from_sketch(
     if criterion == "heldout" and heldout is None:
         raise InputError("criterion='heldout' without heldout: give a held-out sketch.")
     by_heldout = criterion == "heldout" or (criterion is None and heldout is not None)
+    if by_heldout and isinstance(heldout, Sketch):
+        names = {"models": sketch.feature_map, "heldout": heldout.feature_map}
+        require_common_names({name: one.feature_names for name, one in names.items()})
     if by_heldout and family is not None:
         raise InputError(
             f"heldout with model={family!r}: held-out sketches compare Gaussians and centroids. "

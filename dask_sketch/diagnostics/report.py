@@ -21,7 +21,7 @@ from dask_sketch.errors import InputError
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.storage.local_files import replacing, write_errors
-from dask_sketch.validation.tables import feature_labels
+from dask_sketch.validation.tables import feature_labels, names_in, require_common_names
 
 if TYPE_CHECKING:
     from dask_sketch.diagnostics.comparison import Comparison
@@ -159,7 +159,7 @@ def write_report(
     ------
     InputError
         If matplotlib is missing, there is neither sketch nor model, or ``heldout``, ``sample`` or
-        ``names`` do not fit the model.
+        ``names`` do not fit the model, or the names of the features of two arguments differ.
     """
     about = model if model is not None else None if sketch is None else sketch.feature_map
     if about is None:
@@ -169,6 +169,15 @@ def write_report(
         raise InputError(
             f"names has {len(labels)} names for {about.n_features} features: give one for each."
         )
+    require_common_names(
+        {
+            "model": None if model is None else model.feature_names,
+            "sketch": None if sketch is None else sketch.feature_map.feature_names,
+            "feature_map": None if feature_map is None else feature_map.feature_names,
+            "heldout": None if heldout is None else heldout.feature_map.feature_names,
+            "sample": names_in(sample),
+        }
+    )
     found = diagnostics
     if found is None and sketch is not None and model is not None:
         found = diagnose(model, sketch, heldout)

@@ -18,6 +18,12 @@ from dask_sketch.distributions.nearest_neighbors import checked_rows
 from dask_sketch.errors import InputError
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.validation.arrays import require_integer, require_number, require_random_state
+from dask_sketch.validation.tables import (
+    names_in,
+    require_common_names,
+    require_names,
+    require_names_in,
+)
 from dask_sketch.validation.threads import one_blas_thread
 from dask_sketch.validation.warn import warn_user
 
@@ -120,8 +126,10 @@ MEASURES = {
 """Spectral measures by the kind of the distance."""
 
 
-def _checked_distributions(distributions: Any) -> list[GaussianMixture | Array]:
-    """Validate mixtures or arrays of rows, all with the same number of features."""
+def _checked_distributions(
+    distributions: Any,
+) -> tuple[list[GaussianMixture | Array], tuple[str, ...] | None]:
+    """Validate mixtures or rows, all with the same features; return also the names of these."""
     given = list(distributions) if isinstance(distributions, Iterable) else []
     if not given:
         raise InputError(
@@ -129,6 +137,12 @@ def _checked_distributions(distributions: Any) -> list[GaussianMixture | Array]:
             "mixtures, or of arrays of rows.",
             parameter="X",
         )
+    names = require_common_names(
+        {
+            f"X[{k}]": one.feature_names if isinstance(one, GaussianMixture) else names_in(one)
+            for k, one in enumerate(given)
+        }
+    )
     out: list[GaussianMixture | Array] = []
     for k, one in enumerate(given):
         out.append(one if isinstance(one, GaussianMixture) else checked_rows(f"X[{k}]", one))
@@ -138,7 +152,7 @@ def _checked_distributions(distributions: Any) -> list[GaussianMixture | Array]:
             f"X has distributions of {sorted(counts)} features: give distributions of the same "
             "features."
         )
-    return out
+    return out, names
 
 
 def _n_features(one: GaussianMixture | Array) -> int:
@@ -360,7 +374,7 @@ class DensityFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         Nodes, with the bandwidth in units of the data.
     exponents_, weights_
         Exponents and their weights, which sum to one, shape (n_exponents,).
-    n_features_in_
+    n_features_in_, feature_names_in_
         Number of features of the data.
 
     References
@@ -430,7 +444,7 @@ class DensityFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         relative = require_number("bandwidth", self.bandwidth, 0.0, math.inf, strict=True)
         if self.exponents not in ("quadrature", "random"):
             raise InputError(f"exponents={self.exponents!r}: choose 'quadrature' or 'random'.")
-        measure, opened = MEASURES[self.kind], _checked_distributions(X)
+        measure, (opened, names) = MEASURES[self.kind], _checked_distributions(X)
         order = measure.order if self.order is None else self.order
         self._order = require_number("order", order, 0.0, math.inf, strict=True)
         self.exponents_, self.weights_ = measure.rule(n_exponents)
@@ -439,6 +453,10 @@ class DensityFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             self.exponents_ = measure.quantile(uniform)
             self.weights_ = np.full(n_exponents, 1.0 / n_exponents)
         self.n_features_in_ = d = _n_features(opened[0])
+        self.__dict__.pop("feature_names_in_", None)
+        if names is not None:
+            self.feature_names_in_ = np.array(names, dtype=object)
+            require_names_in("bounds", self.bounds, names, "X")
         if n_side**d > _MAX_NODES:
             raise InputError(
                 f"n_side={n_side} with {d} features: {float(n_side) ** d:.3g} nodes are more than "
@@ -490,7 +508,7 @@ class DensityFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         Raises
         ------
         InputError
-            If the distributions are of another number of features than in the fit.
+            If the distributions are of other features than in the fit.
 
         Warns
         -----
@@ -498,13 +516,15 @@ class DensityFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             If a density has less or more mass than one on the nodes.
         """
         check_is_fitted(self)
-        opened = _checked_distributions(X)
+        opened, names = _checked_distributions(X)
         if _n_features(opened[0]) != self.n_features_in_:
             raise InputError(
                 f"X has distributions of {_n_features(opened[0])} features: give distributions of "
                 f"{self.n_features_in_} features, as in the fit.",
                 parameter="X",
             )
+        fitted = getattr(self, "feature_names_in_", None)
+        require_names(names, "X", fitted, "the transformer", parameter="X")
         with one_blas_thread():
             return self.transform_densities(self.nodes_.densities(opened))
 
@@ -708,9 +728,11 @@ def trigonometric_features(
     >>> bool(np.isclose(np.sum((features[0] - features[1]) ** 2), exact))
     True
     """
-    opened = _checked_distributions(distributions)
+    opened, names = _checked_distributions(distributions)
     degree = require_integer("degree", degree, 0)
     d = _n_features(opened[0])
+    for argument, corner in (("lower", lower), ("upper", upper)):
+        require_names_in(argument, corner, names, "distributions")
     low, high = _given_box((lower, upper), d)
     if (2 * degree + 1) ** d > _MAX_FEATURES:
         raise InputError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -17,6 +17,7 @@ from dask_sketch.distributions.nearest_neighbors import (
     NeighborEstimate,
     Neighbors,
     neighbor_divergence,
+    opened_rows,
     require_neighbors,
     sampled_rows,
 )
@@ -30,8 +31,10 @@ from dask_sketch.distributions.parameter_noise import (
 from dask_sketch.errors import InputError
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.row_sample import DEFAULT_ROWS
+from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import require_integer, require_number
 from dask_sketch.validation.choices import rank_of
+from dask_sketch.validation.tables import names_in, require_common_names
 from dask_sketch.validation.threads import one_blas_thread
 from dask_sketch.validation.warn import warn_user
 
@@ -261,7 +264,8 @@ def divergence(
     Raises
     ------
     InputError
-        If an argument is out of range, the numbers of features differ, or rows are repeated.
+        If an argument is out of range, the numbers or names of the features differ, or rows are
+        repeated.
 
     Warns
     -----
@@ -299,7 +303,7 @@ def divergence(
     seed = require_integer("seed", seed, 0)
     if isinstance(first, GaussianMixture) and isinstance(second, GaussianMixture):
         n_pairs = require_integer("n_draws", _N_DRAWS if n_draws is None else n_draws, 100) // 2
-        _require_same_features(first, second)
+        _require_same_features({"first": first, "second": second})
         sizes = _sizes(n_samples)
         with one_blas_thread():
             found = _simulated(first, second, kind, alpha, n_pairs, sizes, level, seed)
@@ -315,10 +319,20 @@ def divergence(
 
 
 def _rows_of(given: dict[str, Any], n_rows: int, seed: int) -> list[Array]:
-    """Rows of arguments by their names; samples of lazy ones are drawn with different seeds."""
+    """Rows of arguments by their names, which have features of one name.
+
+    Samples of lazy ones are drawn with different seeds.
+    """
     n_rows = require_integer("n_rows", n_rows, 1)
     seeds = np.random.SeedSequence(seed).generate_state(len(given))
-    pairs = zip(given.items(), seeds, strict=True)
+    opened = {name: opened_rows(one) for name, one in given.items()}
+    require_common_names(
+        {
+            name: one.feature_names if isinstance(one, Samples) else names_in(one)
+            for name, one in opened.items()
+        }
+    )
+    pairs = zip(opened.items(), seeds, strict=True)
     return [sampled_rows(name, one, n_rows, int(own)) for (name, one), own in pairs]
 
 
@@ -371,12 +385,17 @@ def _sizes(n_samples: Any) -> tuple[float, float] | None:
     return sizes[0], sizes[1]
 
 
-def _require_same_features(first: GaussianMixture, second: GaussianMixture) -> None:
-    if first.n_features != second.n_features:
-        raise InputError(
-            f"first has {first.n_features} features, second {second.n_features}: give two mixtures "
-            "of the same features."
-        )
+def _require_same_features(mixtures: Mapping[str, GaussianMixture]) -> None:
+    """Raise unless mixtures, by the names of the arguments, have the same features."""
+    (first, one), *others = mixtures.items()
+    for name, other in others:
+        if one.n_features != other.n_features:
+            raise InputError(
+                f"{first} has {one.n_features} features, {name} {other.n_features}: give mixtures "
+                "of the same features.",
+                parameter=name,
+            )
+    require_common_names({name: mixture.feature_names for name, mixture in mixtures.items()})
 
 
 def _simulated(
@@ -632,7 +651,8 @@ def divergence_matrix(
     Raises
     ------
     InputError
-        If an argument is out of range, or the distributions are not all mixtures or all rows.
+        If an argument is out of range, the distributions are not all mixtures or all rows, or the
+        numbers or names of their features differ.
 
     Examples
     --------
@@ -672,8 +692,7 @@ def divergence_matrix(
 def _matrix_of_mixtures(
     mixtures: list[GaussianMixture], kind: str, alpha: float, n_draws: int, seed: int
 ) -> Array:
-    for other in mixtures[1:]:
-        _require_same_features(mixtures[0], other)
+    _require_same_features({f"distributions[{k}]": one for k, one in enumerate(mixtures)})
     densities = [mixture.density() for mixture in mixtures]
     # log-density of mixture j at the draws of mixture i, in entry (i, j)
     logs = np.empty((len(mixtures), len(mixtures), n_draws))

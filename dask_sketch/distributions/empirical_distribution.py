@@ -36,7 +36,7 @@ from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.sources.open import open_samples, require_options
 from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import require_integer, require_number
-from dask_sketch.validation.tables import feature_title
+from dask_sketch.validation.tables import feature_title, names_in, require_names, require_names_in
 
 Array = NDArray[np.float64]
 _MAX_BINS = 1_000_000  # of a histogram
@@ -76,7 +76,8 @@ class EmpiricalDistribution:
     Raises
     ------
     InputError
-        If the sketch is empty or has missing values, or has no random rows and there is no model.
+        If the sketch is empty or has missing values, has no random rows and there is no model, or
+        the model has other features.
 
     References
     ----------
@@ -121,6 +122,9 @@ class EmpiricalDistribution:
                 f"model has {model.n_features} features, the sketch "
                 f"{sketch.feature_map.n_features}: give a model of the same features."
             )
+        if model is not None:
+            names = sketch.feature_map.feature_names
+            require_names(model.feature_names, "model", names, "the sketch", parameter="model")
         refuse_missing("sketch", sketch)
         if not sketch.total_weight > 0:
             raise InputError("sketch has no samples: give a sketch of one row or more.")
@@ -216,7 +220,9 @@ class EmpiricalDistribution:
         InputError
             If the corners have other shapes, or are not in order.
         """
-        d = self.sketch.feature_map.n_features
+        d, names = self.sketch.feature_map.n_features, self.sketch.feature_map.feature_names
+        for argument, given in (("lower", lower), ("upper", upper)):
+            require_names(names_in(given), argument, names, "the sketch", parameter=argument)
         corners = [
             _numbers(name, one, f"give real numbers of shape (n_boxes, {d}).")
             for name, one in (("lower", lower), ("upper", upper))
@@ -496,6 +502,9 @@ class EmpiricalDistribution:
                 "the features of given.",
                 parameter="x",
             )
+        names = self.sketch.feature_map.feature_names
+        if names is not None:
+            require_names_in("x", x, tuple(names[k] for k in chosen), "the sketch")
         means = LocalMeans(
             self._regression, np.array(chosen), self._bandwidths(bandwidth, chosen), goal
         )
@@ -572,6 +581,7 @@ class EmpiricalDistribution:
         feature_map = self.sketch.feature_map
         options.setdefault("categories", feature_map.categories)
         samples = open_samples(x, **options)
+        samples = samples.named_like(feature_map.feature_names, "the sketch")
         samples.require_features(feature_map.n_features, "the sketch", feature_map.feature_names)
         samples.require_categories(feature_map.categories, "the sketch")
         return samples
@@ -601,6 +611,10 @@ class EmpiricalDistribution:
                 "bandwidths, or leave the feature out of the sketch.",
                 parameter="bandwidth",
             )
+        names = self.sketch.feature_map.feature_names
+        if names is not None:
+            chosen = tuple(names[k] for k in features)
+            require_names_in("bandwidth", given, chosen, "the sketch")
         array = _numbers("bandwidth", given, "give a number above 0, or one for each feature.")
         if array.shape not in ((), (len(features),)):
             raise InputError(

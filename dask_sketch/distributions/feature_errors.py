@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dask_sketch.errors import InputError
 from dask_sketch.validation.arrays import require_integer, require_number
+from dask_sketch.validation.tables import names_in, require_common_names
 
 Array = NDArray[np.float64]
 Kernel = Callable[[Array], Array]
@@ -211,6 +212,7 @@ def mean_map_variance(
     """
     _require_form(form)
     m = require_integer("n_frequencies", n_frequencies, 1)
+    require_common_names({"x": names_in(x), "y": names_in(y)})
     a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     if quantity == "kernel":
         left, right = a, b

@@ -30,6 +30,7 @@ from dask_sketch.sketching.missing import refuse_missing
 from dask_sketch.sources.group_labels import Labelled
 from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import require_integer, require_number
+from dask_sketch.validation.tables import require_names_in
 from dask_sketch.validation.threads import one_blas_thread
 from dask_sketch.validation.warn import warn_user
 
@@ -134,8 +135,8 @@ def split_columns(x: Any, columns: Any, feature_map: FeatureMap) -> tuple[Any, A
     Raises
     ------
     InputError
-        If there are no such columns, or no others, the feature map divides rows by their length, or
-        opened samples are a bag.
+        If there are no such columns, or no others, the rows have columns of other names than the
+        feature map, it divides rows by their length, or opened samples are a bag.
 
     Examples
     --------
@@ -168,6 +169,7 @@ def split_columns(x: Any, columns: Any, feature_map: FeatureMap) -> tuple[Any, A
     if isinstance(x, Samples):
         x.require_features(d, "the feature map", feature_map.feature_names)
         return _replaced(x, kept, feature_map.center), _replaced(x, 1.0 - kept, feature_map.center)
+    require_names_in("x", x, feature_map.feature_names, "the feature map")
     # products, so that a row with NaN remains one in both
     first = x * kept + feature_map.center * (1.0 - kept)
     return first, x * (1.0 - kept) + feature_map.center * kept

@@ -40,7 +40,7 @@ from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.missing import refuse_missing
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer, require_number
-from dask_sketch.validation.tables import feature_labels
+from dask_sketch.validation.tables import feature_labels, require_common_names
 from dask_sketch.validation.threads import one_blas_thread
 from dask_sketch.validation.warn import warn_user
 
@@ -165,8 +165,8 @@ def compare_model(
     Raises
     ------
     InputError
-        If an argument is out of range, or the sketch is private, has missing values or too few
-        rows.
+        If an argument is out of range, the sketch is private, has missing values or too few rows,
+        or the names of the features of the model are others.
 
     Examples
     --------
@@ -222,6 +222,7 @@ def _require_comparable(sketch: Sketch, model: GaussianMixture) -> float:
             f"privacy={sketch.privacy is not None}: give one of {MIN_ROWS} rows or more of "
             f"{model.n_features} features, without the noise of privacy."
         )
+    require_common_names({"sketch": feature_map.feature_names, "model": model.feature_names})
     return n
 
 

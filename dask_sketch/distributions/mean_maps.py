@@ -34,6 +34,7 @@ from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.missing import refuse_missing
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer, require_number
+from dask_sketch.validation.tables import names_in, require_common_names, require_names_in
 from dask_sketch.validation.threads import one_blas_thread
 
 Array = NDArray[np.float64]
@@ -256,6 +257,7 @@ class BlockMMD:
         bandwidth = require_number("bandwidth", bandwidth, 0.0, math.inf, strict=True)
         size = require_integer("block_size", block_size, 2)
         rows = [checked_rows("x", x), checked_rows("y", y)]
+        require_common_names({"x": names_in(x), "y": names_in(y)})
         if rows[0].shape[1] != rows[1].shape[1]:
             raise InputError(
                 f"x has {rows[0].shape[1]} features, y {rows[1].shape[1]}: give rows of the same "
@@ -407,7 +409,8 @@ def mean_map_kernel(
     Raises
     ------
     InputError
-        If the arguments do not go together, or the matrix needs more memory than is free.
+        If the arguments do not go together, the names of their features differ, or the matrix needs
+        more memory than is free.
     MergeError
         If the feature maps differ.
 
@@ -436,6 +439,7 @@ def mean_map_kernel(
                 f"first has {first.n_features} features, second {second.n_features}: give models "
                 "of the same features."
             )
+        require_common_names({"first": first.feature_names, "second": second.feature_names})
         width = require_number("bandwidth", bandwidth, 0.0, math.inf, strict=True)
         return _of_models(first, second, width)
     sketches = [one for one in (first, second) if isinstance(one, Sketch)]
@@ -450,6 +454,7 @@ def mean_map_kernel(
         )
     feature_map = sketches[0].feature_map
     sketches[-1].feature_map.require_same(feature_map)
+    require_common_names({"first": _names(first), "second": _names(second)})
     unit = feature_scales(feature_map)
     vectors = []
     for one in (first, second):
@@ -461,6 +466,13 @@ def mean_map_kernel(
         )
         vectors.append(halves(unit * values))
     return float(vectors[0] @ vectors[1])
+
+
+def _names(one: Any) -> tuple[str, ...] | None:
+    """Names of the features of a sketch or a model."""
+    owner = one.feature_map if isinstance(one, Sketch) else one
+    names: tuple[str, ...] | None = owner.feature_names
+    return names
 
 
 def _matrix(first: SketchGroup, second: SketchGroup | None, unbiased: bool) -> xr.DataArray:
@@ -550,8 +562,8 @@ def witness(
     Raises
     ------
     InputError
-        If no argument is a sketch, the points have another number of features, or there are no
-        such columns.
+        If no argument is a sketch, the points have another number of features, the names of
+        features differ, or there are no such columns.
     MergeError
         If the feature maps differ.
 
@@ -577,6 +589,7 @@ def witness(
         )
     feature_map = maps[0]
     maps[-1].require_same(feature_map)
+    names = require_common_names({"first": _names(first), "second": _names(second)})
     points = checked_rows("x", x)
     d = feature_map.n_features
     chosen = list(range(d)) if columns is None else list(columns)
@@ -590,6 +603,8 @@ def witness(
             "the columns that x has.",
             parameter="x",
         )
+    if names is not None:
+        require_names_in("x", x, tuple(names[k] for k in chosen), "the sketch")
     omega = feature_map.frequencies
     sides = [
         one.characteristic if isinstance(one, Sketch) else one.characteristic(omega)

@@ -89,6 +89,20 @@ def checked_rows(name: str, given: Any) -> Array:
     return rows
 
 
+def opened_rows(given: Any) -> Any:
+    """Open lazy rows; rows in memory and mixtures are returned as they are.
+
+    Parameters
+    ----------
+    given
+        Argument of :func:`sampled_rows`.
+    """
+    if isinstance(given, (np.ndarray, list, tuple, GaussianMixture, Samples)):
+        return given
+    samples = open_samples(given)
+    return samples if samples.lazy else given
+
+
 def sampled_rows(name: str, given: Any, n_rows: int, seed: int) -> Array:
     """Validate rows in memory, or draw random rows of lazy input in one pass.
 
@@ -123,12 +137,10 @@ def sampled_rows(name: str, given: Any, n_rows: int, seed: int) -> Array:
     >>> sampled_rows("x", da.random.normal(size=(1000, 2), chunks=(300, 2)), 50, seed=0).shape
     (50, 2)
     """
-    if isinstance(given, Samples):
-        given = _sample_lazy(name, given, n_rows, seed)
-    elif not isinstance(given, (np.ndarray, list, tuple, GaussianMixture)):
-        samples = open_samples(given)
-        given = _sample_lazy(name, samples, n_rows, seed) if samples.lazy else given
-    return checked_rows(name, given)
+    opened = opened_rows(given)
+    if isinstance(opened, Samples):
+        opened = _sample_lazy(name, opened, n_rows, seed)
+    return checked_rows(name, opened)
 
 
 def _sample_lazy(name: str, samples: Samples, n_rows: int, seed: int) -> NDArray[Any]:

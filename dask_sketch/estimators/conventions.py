@@ -19,7 +19,7 @@ from dask_sketch.errors import InputError
 from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import require_unmasked
 from dask_sketch.validation.device import on_device
-from dask_sketch.validation.tables import require_columns
+from dask_sketch.validation.tables import require_columns, require_same_index
 from dask_sketch.validation.warn import warn_user
 
 # Beginnings of the names of types whose values are not numbers, of pandas and Polars.
@@ -236,7 +236,7 @@ def _name(x: Any, feature: int) -> str:
     return str(feature) if columns is None else repr(columns[feature])
 
 
-def validate_weights(weights: ArrayLike, n_samples: int) -> NDArray[np.float64]:
+def validate_weights(weights: ArrayLike, n_samples: int, x: Any) -> NDArray[np.float64]:
     """Validate the weights of samples in memory.
 
     Parameters
@@ -245,6 +245,8 @@ def validate_weights(weights: ArrayLike, n_samples: int) -> NDArray[np.float64]:
         Weight of each sample, finite and non-negative, shape (n_samples,).
     n_samples
         Number of samples.
+    x
+        Samples, for their index.
 
     Returns
     -------
@@ -254,8 +256,10 @@ def validate_weights(weights: ArrayLike, n_samples: int) -> NDArray[np.float64]:
     Raises
     ------
     ValueError
-        If there is another number of weights, or one is masked, negative or not finite.
+        If there is another number of weights, or one is masked, negative or not finite, or they
+        have another index than the samples.
     """
+    require_same_index(weights, x, "sample_weight")
     require_unmasked(weights, "weights", "sample_weight")
     share: NDArray[np.float64] = check_array(
         weights, ensure_2d=False, dtype=np.float64, input_name="sample_weight",

@@ -33,7 +33,7 @@ from dask_sketch.sketching.second_moments import SecondMoments
 from dask_sketch.sources.open import is_stream, open_samples
 from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import require_integer, require_random_state
-from dask_sketch.validation.tables import names_of
+from dask_sketch.validation.tables import names_of, require_same_index
 
 _REMEDY = "leave out such rows, or fill them"
 
@@ -251,7 +251,7 @@ class SketchPCA(
         if fresh and len(rows) < 2:
             raise InputError(f"n_samples={len(rows)} is too few: give at least 2 samples.")
         if weights is not None:
-            weights = validate_weights(weights, len(rows))
+            weights = validate_weights(weights, len(rows), x)
         names = names_of(getattr(self, "feature_names_in_", []))
         samples = open_samples(rows, weights=weights)
         n_bytes = moment_bytes(
@@ -384,4 +384,5 @@ class SketchPCA(
         score
             Weighted mean.
         """
+        require_same_index(sample_weight, X, "sample_weight")
         return float(weighted_mean(self.score_samples(X), sample_weight))

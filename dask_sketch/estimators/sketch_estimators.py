@@ -48,7 +48,7 @@ from dask_sketch.validation.arrays import (
     require_random_state,
 )
 from dask_sketch.validation.choices import Task, rank_of, uses_matrices
-from dask_sketch.validation.tables import names_of
+from dask_sketch.validation.tables import names_of, require_same_index
 from dask_sketch.validation.warn import warn_user
 
 _MAX_AUTO = 20  # components that the feature map of "auto" is designed for
@@ -193,7 +193,7 @@ class SketchEstimator(VersionedPickle, BaseEstimator, ABC):
             )
         if weights is None:
             return rows, None
-        return rows, validate_weights(weights, len(rows))
+        return rows, validate_weights(weights, len(rows), x)
 
     def _validated_input(self, x: Any) -> Any:
         """Validate the input of a method that needs the fitted model."""
@@ -208,6 +208,14 @@ class SketchEstimator(VersionedPickle, BaseEstimator, ABC):
         if self._predicts_missing:
             remedy += "; fitted with nan_policy='available', predictions take NaN"
         return validate_rows(self, x, remedy=remedy)
+
+    def _require_index(self, x: Any, sample_weight: Any) -> None:
+        """Refuse weights of a score with another index than the samples."""
+        if is_lazy(x):
+            if sample_weight is not None and not isinstance(x, Samples):
+                open_samples(x, weights=sample_weight)
+        else:
+            require_same_index(sample_weight, x, "sample_weight")
 
     @abstractmethod
     def _design(self) -> dict[str, Any]:
@@ -382,6 +390,7 @@ class SketchKMeans(
             Score in squared units of the data; for lazy samples, computed immediately.
         """
         rows = self._validated_input(X)
+        self._require_index(X, sample_weight)
         values = self.model_.squared_distances(rows)
         return -number((values if sample_weight is None else values * sample_weight).sum())
 
@@ -473,7 +482,9 @@ class SketchKMedians(SketchKMeans):
         score
             Score in units of the data; for lazy samples, computed immediately.
         """
-        values = self._losses(self._validated_input(X))
+        rows = self._validated_input(X)
+        self._require_index(X, sample_weight)
+        values = self._losses(rows)
         return -number((values if sample_weight is None else values * sample_weight).sum())
 
     def _losses(self, rows: Any) -> Any:
@@ -503,7 +514,7 @@ class SketchKMedians(SketchKMeans):
             starts=[model.centers], seed=seed,
         )  # fmt: skip
         order = np.argsort(-found.weights, kind="stable")
-        return Centroids(found.weights[order], found.centers[order], model.decoding)
+        return replace(model, weights=found.weights[order], centers=found.centers[order])
 
 
 class SketchGaussianMixture(DensityMixin, SketchEstimator):
@@ -674,6 +685,7 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
             Weighted mean.
         """
         rows = self._validated_input(X)
+        self._require_index(X, sample_weight)
         return number(self.model_.score(rows, sample_weight))
 
     def bic(self, X: Any) -> float:

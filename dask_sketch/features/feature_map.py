@@ -29,7 +29,7 @@ from dask_sketch.features.scale import ScaleFit
 from dask_sketch.validation.arrays import frozen, require_integer
 from dask_sketch.validation.categories import Categories, stated_categories
 from dask_sketch.validation.choices import DISTRIBUTIONS
-from dask_sketch.validation.tables import shorten
+from dask_sketch.validation.tables import distinct_names, shorten
 
 # Of maps of several scales: ratio of two scales at most, and fraction of the frequencies that
 # resolve the smallest components.
@@ -177,7 +177,7 @@ class FeatureMap:
         if self.whitening is not None:
             checked["whitening"] = specification.invertible_matrix(self.whitening, d)
         if self.feature_names is not None:
-            checked["feature_names"] = specification.distinct_names(self.feature_names, d)
+            checked["feature_names"] = distinct_names(self.feature_names, d)
         if self.categories is not None:
             names = checked.get("feature_names")
             checked["categories"] = stated_categories(self.categories, d, names)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -175,16 +174,6 @@ def require_suited_to_categories(distribution: str, whitening: Any, normalize: b
             f"{name} out, and transform the numeric columns before.",
             parameter=name,
         )
-
-
-def distinct_names(value: Any, n_features: int) -> tuple[str, ...]:
-    """Validate ``feature_names``: one for each feature, all different."""
-    names = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else ()
-    if not all(isinstance(name, str) for name in names) or len(set(names)) != n_features:
-        raise InputError(f"feature_names={value!r}: give {n_features} different names.")
-    if len(names) != n_features:
-        raise InputError(f"feature_names={value!r}: give {n_features} names, each once.")
-    return names
 
 
 def _numbers(name: str, value: Any) -> Array:

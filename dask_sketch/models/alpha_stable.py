@@ -168,6 +168,9 @@ class AlphaStableMixture(Mixture):
         Record of the decoding, if the mixture was decoded.
     polishing
         None, since :func:`dask_sketch.polish` does not take this model.
+    feature_names
+        Names of the features; by default those in the record of the decoding. Samples with other
+        names, or another order of the names, are refused.
 
     Raises
     ------
@@ -196,6 +199,7 @@ class AlphaStableMixture(Mixture):
     alphas: Array
     decoding: Decoding | None = None
     polishing: Polishing | None = None
+    feature_names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -284,7 +288,8 @@ class AlphaStableMixture(Mixture):
                 f"features={features!r}: give different numbers from 0 to {self.n_features - 1}."
             )
         locations, scales = self.locations[:, chosen], self.scales[:, chosen]
-        return AlphaStableMixture(self.weights, locations, scales, self.alphas)
+        names = self.feature_names and tuple(self.feature_names[k] for k in chosen)
+        return AlphaStableMixture(self.weights, locations, scales, self.alphas, feature_names=names)
 
     def sample(self, n_samples: int, seed: int = 0) -> Array:
         """Sample from the mixture: Gaussians times the root of a positive stable variable.

@@ -149,6 +149,9 @@ def to_dataset(model: Any, schema: str) -> xr.Dataset:
         ) + _DECODING
     if kind != "diag":
         attrs["covariance_type"] = kind
+    names = model.feature_names
+    if names is not None and (record is None or names != model.decoding.feature_names):
+        attrs["feature_names"] = json.dumps(names)
     if model.polishing is not None:
         attrs["polishing"] = json.dumps(asdict(model.polishing), sort_keys=True)
     return xr.Dataset(variables, attrs=attrs)

@@ -51,6 +51,9 @@ class Centroids(Model):
     polishing
         Record of the passes of :func:`dask_sketch.polish`, if there were any. ``decoding`` is then
         the record of the model before these passes.
+    feature_names
+        Names of the features; by default those in the record of the decoding. Samples with other
+        names, or another order of the names, are refused.
 
     Raises
     ------
@@ -75,6 +78,7 @@ class Centroids(Model):
     decoding: Decoding | None = None
     polishing: Polishing | None = None
     normalize: bool = False
+    feature_names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -193,7 +197,8 @@ class Centroids(Model):
         x
             Samples, shape (n_samples, n_features), or lazy input.
         weights
-            Non-negative weights of the samples, shape (n_samples,); equal by default.
+            Non-negative weights of the samples, shape (n_samples,); equal by default. A Series of
+            pandas must have the index of ``x``.
 
         Returns
         -------
@@ -207,7 +212,7 @@ class Centroids(Model):
         """
         if not in_memory(x):
             return apply_lazily(self, "inertia", x, weights)
-        return weighted_mean(self.squared_distances(x), weights)
+        return weighted_mean(self.squared_distances(x), weights, x)
 
     def _blocks(self, x: Any) -> Iterator[Array]:
         """Validated blocks of rows, of length one where the model normalizes."""

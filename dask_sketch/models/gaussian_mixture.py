@@ -21,6 +21,7 @@ from dask_sketch.models.model import SHOWN_FEATURES, in_memory, row_blocks
 from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.choices import named_type, rank_of, uses_matrices
 from dask_sketch.validation.registry import apply_lazily
+from dask_sketch.validation.tables import names_of
 
 if TYPE_CHECKING:
     import sklearn.mixture
@@ -65,6 +66,9 @@ class GaussianMixture(Mixture):
         ``"low-rank:r"``, is a mixture of factor analysers with the matrices ``diag(psi) + W W^T``:
         noise variances ``psi``, then the ``r`` columns of the loadings ``W``, (n_components,
         n_features, 1 + r).
+    feature_names
+        Names of the features; by default those in the record of the decoding. Samples with other
+        names, or another order of the names, are refused.
 
     Raises
     ------
@@ -92,6 +96,7 @@ class GaussianMixture(Mixture):
     stderr: StandardErrors | None = None
     polishing: Polishing | None = None
     covariance_type: str = "diag"
+    feature_names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -395,7 +400,7 @@ class GaussianMixture(Mixture):
         Returns
         -------
         mixture
-            Mixture with the same predictions.
+            Mixture with the same predictions, and the names of the features if there are some.
 
         Raises
         ------
@@ -425,6 +430,7 @@ class GaussianMixture(Mixture):
             np.asarray(estimator.means_),
             covariances,
             covariance_type=estimator.covariance_type,
+            feature_names=names_of(getattr(estimator, "feature_names_in_", ())) or None,
         )
 
     def as_dict(self) -> dict[str, Any]:

@@ -89,7 +89,8 @@ class Mixture(Model):
         x
             Samples, shape (n_samples, n_features), or lazy input.
         weights
-            Non-negative weights of the samples, shape (n_samples,); equal by default.
+            Non-negative weights of the samples, shape (n_samples,); equal by default. A Series of
+            pandas must have the index of ``x``.
 
         Returns
         -------
@@ -103,7 +104,7 @@ class Mixture(Model):
         """
         if not in_memory(x):
             return apply_lazily(self, "score", x, weights)
-        return weighted_mean(self.logpdf(x), weights)
+        return weighted_mean(self.logpdf(x), weights, x)
 
     def score_samples(self, x: Any) -> Any:
         """Compute the log-likelihood of each sample: :meth:`logpdf`, as scikit-learn names it."""

@@ -25,10 +25,12 @@ from dask_sketch.validation.arrays import (
 from dask_sketch.validation.choices import uses_matrices
 from dask_sketch.validation.tables import (
     common_dtype,
+    distinct_names,
     feature_title,
     names_of,
     require_names,
     require_numeric,
+    require_same_index,
     to_numpy,
 )
 
@@ -98,11 +100,18 @@ class Model(FrozenDataclass, Storable):
     weights: Array
     decoding: Decoding | None
     polishing: Polishing | None
+    feature_names: Any  # a field, or a property of models of categories
 
     def __post_init__(self) -> None:
         for name in self._arrays:
             object.__setattr__(self, name, finite(name, getattr(self, name)))
         check_means(self._arrays[1], self._locations, self.weights)
+        names = self.feature_names
+        if names is None and self.decoding is not None:
+            names = self.decoding.feature_names
+        if names is not None:
+            names = distinct_names(names, self.n_features)
+        object.__setattr__(self, "feature_names", names)
 
     if not TYPE_CHECKING:  # misspelled attributes remain errors of the type checker
 
@@ -128,14 +137,6 @@ class Model(FrozenDataclass, Storable):
     def n_features(self) -> int:
         """Number of features ``d``."""
         return int(self._locations.shape[1])
-
-    @property
-    def feature_names(self) -> tuple[str, ...] | None:
-        """Names of the features, if the feature map of the sketch has them.
-
-        Samples with other names, or another order of the names, are refused.
-        """
-        return None if self.decoding is None else self.decoding.feature_names
 
     def _omega(self, frequencies: ArrayLike) -> Array:
         """Validate the argument ``frequencies``."""
@@ -503,14 +504,24 @@ def check_directions(name: str, directions: Array) -> None:
         )
 
 
-def weighted_mean(values: Array, weights: Any) -> float:
+def weighted_mean(values: Array, weights: Any, x: Any = None) -> float:
     """Mean of values of the samples, optionally weighted.
+
+    Parameters
+    ----------
+    values
+        Values, shape (n_samples,).
+    weights
+        Weights of the samples, or None.
+    x
+        Samples, for their index.
 
     Raises
     ------
     InputError
-        If there are no values, or the weights are invalid.
+        If there are no values, or the weights are invalid or have another index than the samples.
     """
+    require_same_index(weights, x, "weights")
     if not len(values):
         raise InputError("x has 0 samples: give at least one to score.")
     if weights is None:

@@ -160,6 +160,8 @@ def model_from_dataset(
             arrays["covariance_type"] = str(dataset.attrs["covariance_type"])
         if model is Centroids and "normalize" in dataset.attrs:
             arrays["normalize"] = dataset.attrs["normalize"]
+        if "feature_names" in dataset.attrs:
+            arrays["feature_names"] = json.loads(dataset.attrs["feature_names"])
         return model(**arrays, decoding=record, polishing=polishing)
     except InputError as error:
         raise ArtifactError(f"store={str(store)!r} does not hold a {noun}: {error}") from error

@@ -18,6 +18,7 @@ from dask_sketch.storage.artifact import Storable
 from dask_sketch.validation.arrays import FrozenDataclass, require_unmasked
 from dask_sketch.validation.device import on_host
 from dask_sketch.validation.registry import apply_lazily
+from dask_sketch.validation.tables import names_in, require_names
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -66,6 +67,7 @@ class AffineMap(FrozenDataclass):
         if hasattr(x, "__dask_graph__"):
             return apply_lazily(self, "transform", x)
         require_unmasked(x, "rows", "the rows")
+        require_names(names_in(x), "x", self.feature_names, "the model", parameter="x")
         rows = on_host(x)
         if rows.ndim != 2 or rows.shape[1] != self.n_features:
             raise InputError(f"rows have shape={rows.shape}: give (n, {self.n_features}).")

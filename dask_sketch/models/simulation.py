@@ -9,6 +9,7 @@ import numpy as np
 from dask_sketch.errors import InputError
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.validation.arrays import require_integer
+from dask_sketch.validation.tables import require_common_names
 
 
 def random_mixture(
@@ -97,7 +98,7 @@ def symmetric_kl(
     Raises
     ------
     InputError
-        If the mixtures have different numbers of features, or ``n_samples < 1``.
+        If the mixtures have different numbers or names of features, or ``n_samples < 1``.
 
     Examples
     --------
@@ -111,6 +112,7 @@ def symmetric_kl(
             f"p has {p.n_features} features, q has {q.n_features}: give mixtures of the same "
             "features."
         )
+    require_common_names({"p": p.feature_names, "q": q.feature_names})
     n_samples = require_integer("n_samples", n_samples, 1)
     seed = require_integer("seed", seed, 0)
     seeds = np.random.SeedSequence(seed).generate_state(math.ceil(n_samples / _BLOCK_SIZE))

@@ -276,6 +276,9 @@ class VonMisesFisherMixture(Mixture):
         Record of the decoding, if the mixture was decoded.
     polishing
         None, since :func:`dask_sketch.polish` does not take this model.
+    feature_names
+        Names of the features; by default those in the record of the decoding. Samples with other
+        names, or another order of the names, are refused.
 
     Raises
     ------
@@ -303,6 +306,7 @@ class VonMisesFisherMixture(Mixture):
     concentrations: Array
     decoding: Decoding | None = None
     polishing: Polishing | None = None
+    feature_names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -20,7 +20,12 @@ from dask_sketch.validation.arrays import (
     unit_rows,
 )
 from dask_sketch.validation.device import device_array, on_device
-from dask_sketch.validation.tables import feature_title
+from dask_sketch.validation.tables import (
+    feature_title,
+    names_in,
+    require_names,
+    require_same_index,
+)
 
 NanPolicy = Literal["raise", "omit", "available"]
 NAN_POLICIES: tuple[str, ...] = get_args(NanPolicy)
@@ -100,7 +105,10 @@ def checked_rows(
         If a categorical feature has a value that is not a code of its levels.
     """
     require_feature_map(feature_map)
-    x, w = checked_chunk(samples, weights, feature_map.n_features, "the feature map", label)
+    x, w = checked_chunk(
+        samples, weights, feature_map.n_features, "the feature map", label,
+        feature_map.feature_names,
+    )  # fmt: skip
     if feature_map.categories is not None:
         feature_map.categories.require_codes(x, label)
     return x, w
@@ -149,7 +157,12 @@ def require_directions(rows: NDArray[Any], start: int, label: str) -> None:
 
 
 def checked_chunk(
-    samples: Any, weights: Any, n_features: int, owner: str, label: str
+    samples: Any,
+    weights: Any,
+    n_features: int,
+    owner: str,
+    label: str,
+    names: tuple[str, ...] | None = None,
 ) -> tuple[Any, Any]:
     """Validate samples and weights without copying them.
 
@@ -161,6 +174,8 @@ def checked_chunk(
         Number of features.
     owner
         Name, in messages, of the object that has as many features.
+    names
+        Names of its features, if it has them.
 
     Returns
     -------
@@ -171,10 +186,12 @@ def checked_chunk(
     Raises
     ------
     InputError
-        If shapes or types do not fit, or values are masked or lazy.
+        If shapes, types, names or indexes do not fit, or values are masked or lazy.
     """
     require_memory(samples, "samples", "sketch() is for whole data sets; give a chunk in memory.")
     require_unmasked(samples, "samples", f"the values of {label}")
+    require_names(names_in(samples), label, names, owner, parameter="samples")
+    require_same_index(weights, samples, "weights")
     x = device_array(samples) if on_device(samples) else np.asarray(samples)
     if x.dtype.kind not in "fiub":
         raise InputError(

@@ -295,7 +295,10 @@ class ExpectationStep(FrozenDataclass):
         ChunkError
             If a row or a weight is refused, or sums are too large.
         """
-        given, shares = checked_chunk(samples, weights, self.model.n_features, "the model", label)
+        model = self.model
+        given, shares = checked_chunk(
+            samples, weights, model.n_features, "the model", label, model.feature_names
+        )
         x, w = on_host(given), None if shares is None else on_host(shares)
         add_rows = self._compiled(x.dtype)
         sums = np.zeros((2, self.n_sums), np.int64)
@@ -424,7 +427,10 @@ class ExpectationStep(FrozenDataclass):
                 length = np.linalg.norm(locations, axis=1)[:, None]
                 seen = length > 0.0
                 locations = np.where(seen, locations / np.where(seen, length, 1.0), model.centers)
-            return Centroids(weights, locations, model.decoding, normalize=model.normalize)
+            return Centroids(
+                weights, locations, model.decoding, normalize=model.normalize,
+                feature_names=model.feature_names,
+            )  # fmt: skip
         variances = model.variances
         if covariance_shape(model) != "known":
             spread = second / np.where(seen, counts, 1.0)[:, None] - shift**2
@@ -440,7 +446,10 @@ class ExpectationStep(FrozenDataclass):
             variances = np.where(seen[:, None] & (found > 0.0), found, variances)
         kind = model.covariance_type
         found = variances[:, 0] if kind == "spherical" else variances
-        return GaussianMixture(weights, locations, found, model.decoding, covariance_type=kind)
+        return GaussianMixture(
+            weights, locations, found, model.decoding, covariance_type=kind,
+            feature_names=model.feature_names,
+        )  # fmt: skip
 
     def _with_matrices(
         self, weights: Array, shift: Array, second: Array, counts: Array, floor: Any
@@ -468,6 +477,7 @@ class ExpectationStep(FrozenDataclass):
             found[0] if model.covariance_type == "tied" else found,
             model.decoding,
             covariance_type=model.covariance_type,
+            feature_names=model.feature_names,
         )
 
     def gain(self, statistics: ExpectationStatistics, better: GaussianMixture | Centroids) -> float:

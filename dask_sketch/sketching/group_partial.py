@@ -33,6 +33,7 @@ from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.missing import ARRAYS, StackedMissing
 from dask_sketch.validation.device import on_device, on_host
 from dask_sketch.validation.labels import MISSING, Codes, codes_of
+from dask_sketch.validation.tables import require_same_index
 
 _BLOCK = 2**16  # numbers of a block of rows that is tested at once
 
@@ -75,6 +76,7 @@ def sketch_groups(
         Arguments of :func:`~dask_sketch.partial_sketch`.
     """
     x, w = checked_rows(samples, weights, feature_map, label)
+    require_same_index(groups, samples, "groups")
     x, w = on_host(x) if on_device(x) else x, on_host(w) if on_device(w) else w
     raw, x = x, normalized(x, feature_map)
     labels, codes = codes_of(groups, len(x), label)

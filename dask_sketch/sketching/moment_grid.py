@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from dask_sketch.display.text import one_line
 from dask_sketch.errors import InputError, MergeError
-from dask_sketch.features.specification import distinct_names
 from dask_sketch.validation.arrays import FrozenDataclass, frozen, require_integer
+from dask_sketch.validation.tables import distinct_names
 
 Array = NDArray[np.float64]
 MAX_FEATURES = 5000  # of which all second moments are summed: they take 200 MB

@@ -60,7 +60,9 @@ def partial_moments(
     ChunkError
         If a row or a weight is refused, or sums are too large.
     """
-    given, shares = checked_chunk(samples, weights, grid.n_features, "the grid", label)
+    given, shares = checked_chunk(
+        samples, weights, grid.n_features, "the grid", label, grid.feature_names
+    )
     x, w = on_host(given), None if shares is None else on_host(shares)
     step = max(min(_BLOCK // grid.n_features, MAX_ROWS), 64)
     sums = np.zeros((2, grid.n_sums), np.int64)

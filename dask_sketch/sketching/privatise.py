@@ -36,6 +36,7 @@ from dask_sketch.sketching.privacy import (
     require_weights,
 )
 from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.validation.tables import require_names_in
 from dask_sketch.validation.warn import warn_user
 
 _MAX_DELTA = 0.01
@@ -274,6 +275,7 @@ def _public_bounds(
     if bounds is None:
         reach = _REACH * np.sqrt(sketch.feature_map.mean_variances)
         return center - reach, center + reach
+    require_names_in("bounds", bounds, sketch.feature_map.feature_names, "the sketch")
     try:
         low, high = np.array(bounds, dtype=np.float64)
     except (TypeError, ValueError) as error:

@@ -154,43 +154,6 @@ def column_or_values(given: Any, available: Any, argument: str) -> tuple[str | N
     return given, None
 
 
-def require_index(given: Any, index: pd.Index[Any], argument: str) -> None:
-    """Raise if a Series of pandas has another index than the frame; it is matched by position.
-
-    Two numbered indexes of one step may differ in their first number: a slice of rows keeps its
-    numbers.
-
-    Parameters
-    ----------
-    given
-        Weights or labels; other values than a Series or a frame of pandas are not checked.
-    index
-        Index of the frame.
-    argument
-        Name of the argument.
-
-    Raises
-    ------
-    InputError
-        If the indexes differ.
-    """
-    import pandas as pd
-
-    if not isinstance(given, (pd.Series, pd.DataFrame)) or len(given) != len(index):
-        return  # other lengths have their own error
-    own = given.index
-    if own.equals(index):
-        return
-    numbered = isinstance(own, pd.RangeIndex) and isinstance(index, pd.RangeIndex)
-    if numbered and getattr(own, "step", 1) == getattr(index, "step", 1):
-        return
-    raise InputError(
-        f"{argument} has another index than the DataFrame: give {argument}.reindex(x.index), or "
-        f"{argument}.to_numpy(), which is matched by position.",
-        parameter=argument,
-    )
-
-
 def require_divisions(given: Any, divisions: Sequence[Any], argument: str) -> None:
     """Raise if a Dask Series has other divisions than the frame; partitions are matched in order.
 

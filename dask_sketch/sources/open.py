@@ -38,7 +38,6 @@ from dask_sketch.sources.dataframe import (
     frame_samples,
     pandas_samples,
     require_divisions,
-    require_index,
 )
 from dask_sketch.sources.parquet import SUFFIXES, is_glob, parquet_samples
 from dask_sketch.sources.samples import Samples
@@ -47,6 +46,7 @@ from dask_sketch.sources.zarr import zarr_samples
 from dask_sketch.storage.overwrite import path_exists
 from dask_sketch.validation.categories import Categories, stated_categories
 from dask_sketch.validation.device import device_array, on_device
+from dask_sketch.validation.tables import require_same_index
 
 _TYPES = (
     "an array (NumPy, CuPy, HDF5, PyTorch), a table (pandas, Arrow, Polars), a Dask array, "
@@ -90,8 +90,8 @@ def open_samples(
         function does not.
     weights
         One weight for each sample: array-like, or the name of a column, variable, coordinate, array
-        of the group, or field of the records. Arrays are matched by position. A Series of pandas
-        beside a DataFrame, and a DataArray beside xarray objects, must have the same index. The
+        of the group, or field of the records. Arrays are matched by position. A Series of pandas,
+        or a DataArray, beside a DataFrame or xarray objects must have the same index. The
         partitions of a Dask Series are matched by position; known divisions must be the same.
     groups
         Label of the group of each sample, such as a speaker, a day or a file: integers, text, dates
@@ -433,7 +433,7 @@ def _memory_samples(x: Any, given: dict[str, Any], categories: Any) -> Samples |
     if module == "pandas" and hasattr(x, "columns"):
         _require_effect(given, "a DataFrame", tabular)
         for name in ("weights", "groups"):
-            require_index(given.get(name), x.index, name)
+            require_same_index(given.get(name), x, name)
         return pandas_samples(x, **given, categories=categories)
     if isinstance(x, (np.ndarray, list, tuple)):
         _require_effect(given, "an array", ("weights", "groups", "chunk_size"))

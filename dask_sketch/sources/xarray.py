@@ -14,7 +14,7 @@ from dask_sketch.errors import InputError
 from dask_sketch.sources.array import array_samples
 from dask_sketch.sources.group_labels import INDEX_OF, NAMES, aligned_groups
 from dask_sketch.sources.samples import Samples
-from dask_sketch.validation.tables import first_few, names_of
+from dask_sketch.validation.tables import first_few, names_of, require_index
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -275,7 +275,16 @@ def _weights(weights: Any, x: xr.DataArray, leading: tuple[str, ...], label: str
         _require_indexes(weights, x.indexes, label, "weights")
         # the same for all samples along the dimensions that the weights lack
         return weights.variable.set_dims(sizes).transpose(*leading).data
+    _require_index_of_series(weights, x.indexes, leading, "weights")
     return weights
+
+
+def _require_index_of_series(
+    given: Any, indexes: Mapping[Any, pd.Index[Any]], leading: tuple[str, ...], argument: str
+) -> None:
+    """Raise InputError for a Series of pandas with another index than the samples."""
+    if len(leading) == 1 and leading[0] in indexes:
+        require_index(given, indexes[leading[0]], argument)
 
 
 def _require_indexes(
@@ -321,6 +330,8 @@ def _with_groups(
         dims = tuple(map(str, groups.dims))
         groups = groups.transpose(*sorted(dims, key=leading.index))
         axes = tuple(axis for axis, dim in enumerate(leading) if dim in dims)
+    else:
+        _require_index_of_series(groups, indexes, leading, "groups")
     dim = "group" if name is None else str(name)
     aligned = aligned_groups(groups, samples.blocks, samples.label, names=names, axes=axes, dim=dim)
     return replace(samples, groups=aligned)

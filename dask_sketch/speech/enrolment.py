@@ -56,7 +56,7 @@ def adaptation_statistics(x: ArrayLike, mixture: GaussianMixture) -> AdaptationS
     """
     counts, sums = np.zeros(mixture.n_components), np.zeros(mixture.means.shape)
     density = mixture.density()
-    for block in row_blocks(x, mixture.n_features, mixture.n_components):
+    for block in row_blocks(x, mixture.n_features, mixture.n_components, mixture.feature_names):
         share = density.posterior(block)
         counts += share.sum(axis=0)
         sums += share.T @ block
@@ -109,7 +109,10 @@ def adapt_means(
     total = statistics.counts[:, None] + relevance
     means = (statistics.sums + relevance * mixture.means) / total
     kind = mixture.covariance_type
-    return GaussianMixture(mixture.weights, means, mixture.covariances, covariance_type=kind)
+    return GaussianMixture(
+        mixture.weights, means, mixture.covariances, covariance_type=kind,
+        feature_names=mixture.feature_names,
+    )  # fmt: skip
 
 
 __all__ = ["SpeakerModels", "enrol"]
@@ -151,7 +154,10 @@ class SpeakerModels:
         means = self.means[self.names.index(name)]
         of_all = self.universal
         kind = of_all.covariance_type
-        return GaussianMixture(of_all.weights, means, of_all.covariances, covariance_type=kind)
+        return GaussianMixture(
+            of_all.weights, means, of_all.covariances, covariance_type=kind,
+            feature_names=of_all.feature_names,
+        )  # fmt: skip
 
     def __repr__(self) -> str:
         return f"<SpeakerModels: {len(self)} adapted from {self.universal.n_components} components>"
@@ -210,7 +216,9 @@ def enrol(
         raise InputError(f"relevance={relevance!r}: give a positive number of frames.")
     if not enrolment:
         raise InputError("enrolment={}: give the recordings of at least one speaker.")
-    frames.samples.require_features(universal.n_features, "the universal mixture")
+    frames.samples.require_features(
+        universal.n_features, "the universal mixture", universal.feature_names
+    )
     claims: dict[int, list[int]] = {}
     for number, (name, recordings) in enumerate(enrolment.items()):
         if not recordings or len(set(recordings)) != len(recordings):

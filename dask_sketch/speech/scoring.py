@@ -90,8 +90,8 @@ class LikelihoodRatios:
             If the number of features differs, or a value is not finite.
         """
         total = np.zeros(self._shape[0])
-        n_values = self._shape[0] * self._shape[1]
-        for block in row_blocks(x, self._universal.n_features, n_values):
+        universal, n_values = self._universal, self._shape[0] * self._shape[1]
+        for block in row_blocks(x, universal.n_features, n_values, universal.feature_names):
             total += self._of_block(block).sum(axis=0)
         return total
 
@@ -161,6 +161,10 @@ def score_trials(frames: Frames, models: SpeakerModels, trials: Sequence[Trial])
     listed = list(trials)
     if not listed:
         raise InputError("trials=[]: give at least one.")
+    universal = models.universal
+    frames.samples.require_features(
+        universal.n_features, "the universal mixture", universal.feature_names
+    )
     numbers = {name: number for number, name in enumerate(models.names)}
     unknown = sorted({trial.model for trial in listed} - numbers.keys())
     if unknown:

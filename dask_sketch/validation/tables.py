@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -162,7 +162,41 @@ def require_numeric(
         )
 
 
-def require_names(mine: tuple[str, ...] | None, label: str, names: Any, owner: str) -> None:
+def names_in(x: Any) -> tuple[str, ...] | None:
+    """Names of the features in values in memory; None if they have none.
+
+    Parameters
+    ----------
+    x
+        Table of pandas, Polars or Arrow; Series of pandas with a value for each feature; DataArray
+        whose last dimension is that of the features; or values without names.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> names_in(pd.DataFrame({"age": [30.0], "income": [1.0]})), names_in([[30.0, 1.0]])
+    (('age', 'income'), None)
+    """
+    module = type(x).__module__.partition(".")[0]
+    if module == "xarray":
+        dims = getattr(x, "dims", ())
+        last = dims[-1] if isinstance(dims, tuple) and dims else None
+        return names_of(x.coords[last].values.tolist()) if last in x.coords else None
+    if module == "pandas" and not hasattr(x, "columns"):
+        return names_of(x.index) if hasattr(x, "index") and hasattr(x, "iloc") else None
+    columns = getattr(x, "column_names", getattr(x, "columns", None))
+    iterable = isinstance(columns, Iterable) and not isinstance(columns, (str, bytes))
+    return names_of(columns) if iterable and len(columns) else None  # type: ignore[arg-type]
+
+
+def require_names(
+    mine: tuple[str, ...] | None,
+    label: str,
+    names: Any,
+    owner: str,
+    *,
+    parameter: str | None = None,
+) -> None:
     """Raise if the names of the features of samples differ from the names in an object.
 
     Parameters
@@ -175,6 +209,8 @@ def require_names(mine: tuple[str, ...] | None, label: str, names: Any, owner: s
         Names of the features of the object, or None.
     owner
         Name of the object in the message.
+    parameter
+        Name of the argument that the error is about.
 
     Raises
     ------
@@ -193,7 +229,8 @@ def require_names(mine: tuple[str, ...] | None, label: str, names: Any, owner: s
         raise InputError(
             f"feature {place} of {label} is {mine[place]!r}; {owner} was made for "
             f"{names[place]!r} there. Give the columns in the order of its feature_names, or "
-            "rename them."
+            "rename them.",
+            parameter=parameter,
         )
     missing = [name for name in names if name not in mine]
     extra = [name for name in mine if name not in names]
@@ -201,5 +238,137 @@ def require_names(mine: tuple[str, ...] | None, label: str, names: Any, owner: s
     remedies += [f"Leave out {first_few(map(repr, extra))}."] if extra else []
     raise InputError(
         f"{label} has {len(mine)} features: {owner} has n_features={len(names)}. "
-        f"{' '.join(remedies)} Those of {owner} are its feature_names."
+        f"{' '.join(remedies)} Those of {owner} are its feature_names.",
+        parameter=parameter,
     )
+
+
+def require_names_in(argument: str, value: Any, names: Any, owner: str) -> None:
+    """Raise if values of an argument have names of features, and an object has others.
+
+    Parameters
+    ----------
+    argument
+        Name of the argument.
+    value
+        Values of the features, see :func:`names_in`, or a pair of such values.
+    names, owner
+        Names of the features of the object, and its name in the message.
+
+    Raises
+    ------
+    InputError
+        If both have names, and these differ.
+    """
+    for part in value if isinstance(value, (list, tuple)) and len(value) == 2 else [value]:
+        require_names(names_in(part), argument, names, owner, parameter=argument)
+
+
+def require_common_names(given: Mapping[str, tuple[str, ...] | None]) -> tuple[str, ...] | None:
+    """Raise unless all arguments that have names of features have the same ones, in one order.
+
+    Parameters
+    ----------
+    given
+        Names of the features of each argument, or None, by the name of the argument.
+
+    Returns
+    -------
+    names
+        Names that they share, or None if no argument has names.
+
+    Raises
+    ------
+    InputError
+        If the names of an argument differ from those of an earlier one.
+
+    Examples
+    --------
+    >>> require_common_names({"first": None, "second": ("age", "income")})
+    ('age', 'income')
+    """
+    first: tuple[str, tuple[str, ...]] | None = None
+    for argument, names in given.items():
+        if first is not None:
+            require_names(names, argument, first[1], first[0], parameter=argument)
+        elif names is not None:
+            first = argument, tuple(names)
+    return None if first is None else first[1]
+
+
+def require_index(given: Any, index: pd.Index[Any], argument: str) -> None:
+    """Raise if weights or labels have another index than the rows; they are matched by position.
+
+    Two numbered indexes of one step may differ in their first number: a slice of rows keeps its
+    numbers.
+
+    Parameters
+    ----------
+    given
+        Weights or labels; other values than a Series or a frame of pandas, or a DataArray of one
+        dimension that has an index, are not checked.
+    index
+        Index of the rows.
+    argument
+        Name of the argument.
+
+    Raises
+    ------
+    InputError
+        If the indexes differ.
+    """
+    module, dims = type(given).__module__.partition(".")[0], getattr(given, "dims", ())
+    own: Any = None
+    if module == "pandas" and hasattr(given, "iloc"):
+        own = given.index
+    elif module == "xarray" and isinstance(dims, tuple) and len(dims) == 1:
+        own = given.indexes.get(dims[0])
+    if own is None or len(own) != len(index) or own.equals(index):
+        return  # other lengths have their own error
+    import pandas as pd
+
+    numbered = isinstance(own, pd.RangeIndex) and isinstance(index, pd.RangeIndex)
+    if numbered and getattr(own, "step", 1) == getattr(index, "step", 1):
+        return
+    raise InputError(
+        f"{argument} has another index than the rows: give {argument}.reindex(x.index), or "
+        f"{argument}.to_numpy(), which is matched by position.",
+        parameter=argument,
+    )
+
+
+def require_same_index(given: Any, x: Any, argument: str) -> None:
+    """Raise if weights or labels have another index than rows in memory.
+
+    Parameters
+    ----------
+    given, argument
+        Arguments of :func:`require_index`.
+    x
+        Rows; other rows than a frame or Series of pandas, or a DataArray, have no index.
+
+    Raises
+    ------
+    InputError
+        If both have an index, and these differ.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> require_same_index([2.0, 1.0], pd.DataFrame({"age": [30.0, 40.0]}), "weights")
+    """
+    module, dims = type(x).__module__.partition(".")[0], getattr(x, "dims", ())
+    if module == "pandas" and hasattr(x, "iloc"):
+        require_index(given, x.index, argument)
+    elif module == "xarray" and isinstance(dims, tuple) and dims and dims[0] in x.indexes:
+        require_index(given, x.indexes[dims[0]], argument)
+
+
+def distinct_names(value: Any, n_features: int) -> tuple[str, ...]:
+    """Validate ``feature_names``: one for each feature, all different."""
+    names = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else ()
+    if not all(isinstance(name, str) for name in names) or len(set(names)) != n_features:
+        raise InputError(f"feature_names={value!r}: give {n_features} different names.")
+    if len(names) != n_features:
+        raise InputError(f"feature_names={value!r}: give {n_features} names, each once.")
+    return names
