@@ -169,14 +169,14 @@ def write_report(
         raise InputError(
             f"names has {len(labels)} names for {about.n_features} features: give one for each."
         )
+    maps = {
+        "sketch": getattr(sketch, "feature_map", None),
+        "feature_map": feature_map,
+        "heldout": getattr(heldout, "feature_map", None),
+    }
+    named = {name: getattr(one, "feature_names", None) for name, one in maps.items()}
     require_common_names(
-        {
-            "model": None if model is None else model.feature_names,
-            "sketch": None if sketch is None else sketch.feature_map.feature_names,
-            "feature_map": None if feature_map is None else feature_map.feature_names,
-            "heldout": None if heldout is None else heldout.feature_map.feature_names,
-            "sample": names_in(sample),
-        }
+        {"model": getattr(model, "feature_names", None), **named, "sample": names_in(sample)}
     )
     found = diagnostics
     if found is None and sketch is not None and model is not None:

@@ -1,11 +1,13 @@
+from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import dask_sketch as ds
 from dask_sketch.decoders.product_transform import ProductTransform
-from dask_sketch.errors import DecodeError
+from dask_sketch.errors import DecodeError, InputError
 from dask_sketch.models import LatentClassMixture
 from dask_sketch.validation.categories import Categories
 
@@ -164,3 +166,16 @@ def test_numbers_are_found_beside_levels_that_are_independent_of_them():
     model = ds.decode(ds.sketch(frame, feature_map, sample=False), 1)
     assert model.means[0, 0] == pytest.approx(0.0, abs=0.03)
     assert model.variances[0, 0] == pytest.approx(1.0, abs=0.05)
+
+
+def test_starts_with_other_names_are_refused():
+    levels = {"x": ["a", "b"], "y": ["c", "d"]}
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({name: rng.choice(both, 400) for name, both in levels.items()})
+    found = ds.sketch(frame, ds.design(frame, n_components=2, categories=levels))
+    start = ds.decode(found, 2)
+    turned = replace(start, categories=replace(start.categories, names=("y", "x")))
+    assert ds.decode(found, start=start).feature_names == ("x", "y")
+    with pytest.raises(InputError, match="feature 0 of start is 'y'; .* 'x'") as caught:
+        ds.decode(found, start=turned)
+    assert caught.value.parameter == "start"

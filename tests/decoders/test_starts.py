@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pandas as pd
 import pytest
 
 from dask_sketch import FeatureMap, GaussianMixture, decode, partial_sketch
 from dask_sketch.decoders.names import ATOMS
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.starts import Start, find_atom, pilot_mixture, pilot_start
+from dask_sketch.errors import InputError
 from dask_sketch.features.design import design_from_pilot
 
 RNG = np.random.default_rng(0)
@@ -84,3 +88,19 @@ def test_no_start_for_the_sketch_of_other_data():
     assert pilot_mixture(SKETCH) is not None
     for other in (X[X[:, 0] < 10], 3.0 * X, X + 30.0):
         assert pilot_mixture(partial_sketch(other, MAP)) is None
+
+
+@pytest.mark.parametrize("model", [None, "dirac"])
+def test_starts_and_bounds_with_other_names_are_refused(model):
+    named = partial_sketch(X, replace(MAP, feature_names=("a", "b")))
+    start = decode(named, 3, model=model)
+    assert decode(named, 3, start=start, model=model).feature_names == ("a", "b")
+    with pytest.raises(InputError, match="feature 0 of start is 'b'; .* 'a'") as caught:
+        decode(named, 3, start=replace(start, feature_names=("b", "a")), model=model)
+    assert caught.value.parameter == "start"
+    decode(SKETCH, 3, start=start, model=model)
+    bounds = pd.DataFrame({"b": [-9.0, 50.0], "a": [-8.0, 50.0]})
+    for given in (bounds, [bounds.iloc[0], bounds.iloc[1]]):
+        with pytest.raises(InputError, match="feature 0 of bounds is 'b'; .* 'a'") as caught:
+            decode(named, 3, "cl-ompr", model=model, bounds=given)
+        assert caught.value.parameter == "bounds"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -202,3 +204,23 @@ def test_centroids_move_in_deviations_of_the_samples() -> None:
     sketch = partial_sketch(np.array([[0.0, 0.0], [4.0, 4.0]]), PLANE)  # deviation 2
     a, b = Centroids([1.0], [[0.0, 0.0]]), Centroids([1.0], [[1.0, 1.0]])
     assert component_changes(a, b, sketch)[0].distance == pytest.approx(0.5)
+
+
+def test_features_of_other_names_are_refused():
+    names = ("a", "b", "c")
+    a, b = (
+        partial_sketch(MIXTURE.sample(500, seed=0), replace(MAP, feature_names=given))
+        for given in (names, names[::-1])
+    )
+    one, other = (replace(MIXTURE, feature_names=given) for given in (names, names[::-1]))
+    assert drift(a, a, model=one) == drift(a, a, model=MIXTURE)
+    for run, argument in (
+        (lambda: drift(a, a, model=other), "model"),
+        (lambda: drifts_between({"x": a, "y": a}, model=other), "model"),
+        (lambda: feature_changes(a, b), "after"),
+        (lambda: component_changes(one, other, a), "after"),
+        (lambda: component_changes(one, one, b), "sketch"),
+    ):
+        with pytest.raises(InputError, match=f"feature 0 of {argument} is 'c'; .* 'a'") as caught:
+            run()
+        assert caught.value.parameter == argument

@@ -309,3 +309,16 @@ def test_mistaken_arguments(call, message):
     sketch = partial_sketch(model.sample(100, seed=0), FeatureMap(1, 20, scale=1.0))
     with pytest.raises(InputError, match=message):
         call(model, sketch)
+
+
+@pytest.mark.parametrize("argument", ["sketch", "heldout"])
+def test_features_of_other_names_are_refused(argument):
+    named = {"sketch": SKETCH, "heldout": HELDOUT}
+    feature_map = replace(MAP, feature_names=("b", "a"))
+    model = replace(MODEL, feature_names=("a", "b"))
+    named[argument] = partial_sketch(TRUTH.sample(1000, seed=2), feature_map)
+    with pytest.raises(InputError, match=f"feature 0 of {argument} is 'b'; .* 'a'") as caught:
+        diagnose(model, **named)
+    assert caught.value.parameter == argument
+    diagnose(model, SKETCH)  # a sketch without names has any
+    diagnose(MODEL, partial_sketch(TRUTH.sample(1000, seed=2), feature_map))

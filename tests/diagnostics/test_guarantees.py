@@ -302,3 +302,12 @@ def test_theory_of_mixtures():
 def test_bad_arguments(call, message):
     with pytest.raises(InputError, match=message):
         call()
+
+
+def test_kept_centroids_keep_names_and_lengths():
+    points = Centroids(
+        [0.5, 0.5], [[1.0, 0.0], [0.0, 1.0]], normalize=True, feature_names=("a", "b")
+    )
+    kept, _ = prune_close_centroids(points, 0.1)
+    assert kept.feature_names == ("a", "b")
+    assert kept.normalize

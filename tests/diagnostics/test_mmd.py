@@ -171,3 +171,15 @@ def test_a_model_is_compared_by_a_test():
     with pytest.raises(InputError, match="other of type GaussianMixture.*compare_model") as error:
         ds.mmd(sketch, TRUTH)
     assert error.value.parameter == "other"
+
+
+def test_a_model_with_other_names_is_refused():
+    truth = GaussianMixture([1.0], [[0.0, 0.0]], [[1.0, 1.0]], feature_names=("a", "b"))
+    for names, is_refused in ((None, False), (("a", "b"), False), (("b", "a"), True)):
+        feature_map = FeatureMap(2, 20, scale=1.0, feature_names=names)
+        found = partial_sketch(truth.sample(100, seed=0), feature_map)
+        if not is_refused:
+            discrepancy(truth, found)
+            continue
+        with pytest.raises(InputError, match="feature 0 of sketch is 'b'; .* 'a'"):
+            discrepancy(truth, found)

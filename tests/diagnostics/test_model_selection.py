@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -336,3 +337,24 @@ def test_a_long_search_is_stated_once(monkeypatch, caplog):
     texts = [one.message for one in caplog.records if "select_model" in one.message]
     assert len(texts) == 1
     assert "range(1, 11)" in texts[0]
+
+
+def test_models_of_other_names_are_refused():
+    truth = random_mixture(2, 2, seed=1)
+    named = FeatureMap(2, 60, scale=1.0, feature_names=("a", "b"))
+    plain = FeatureMap(2, 60, scale=1.0)
+    rows, others = truth.sample(4000, seed=0), truth.sample(2000, seed=1)
+    a, b = (replace(truth, feature_names=names) for names in (("a", "b"), ("b", "a")))
+    assert select_model([a, a], partial_sketch(others, named)).model.feature_names == ("a", "b")
+    for models, heldout, text in (
+        ([a, b], named, "feature 0 of heldout is 'a'; .* 'b'"),
+        ([a, b], plain, r"feature 0 of models\[1\] is 'b'; models\[0\] .* 'a'"),
+    ):
+        with pytest.raises(InputError, match=text):
+            select_model(models, partial_sketch(others, heldout))
+    turned = FeatureMap(2, 60, scale=1.0, feature_names=("b", "a"))
+    with pytest.raises(InputError, match="feature 0 of heldout is 'b'; .* 'a'") as caught:
+        select_model(
+            partial_sketch(rows, named), partial_sketch(others, turned), n_components=[1, 2]
+        )
+    assert caught.value.parameter == "heldout"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -305,3 +306,17 @@ def test_features_have_the_names_of_the_data(tmp_path):
     page = write_report(tmp_path / "page.html", found, decode(found, 1)).read_text()
     assert "length" in page
     assert "feature 0" not in page
+
+
+def test_subjects_of_other_names_are_refused(tmp_path):
+    truth = random_mixture(2, 2, seed=1)
+    feature_map = ds.FeatureMap(2, 40, scale=1.0, feature_names=("a", "b"))
+    rows = truth.sample(500, seed=0)
+    found = ds.partial_sketch(rows, feature_map)
+    a, b = (replace(truth, feature_names=names) for names in (("a", "b"), ("b", "a")))
+    fit = diagnose(a, found)
+    frame = pd.DataFrame(rows, columns=["b", "a"])
+    for given, argument in (({"model": b}, "sketch"), ({"model": a, "sample": frame}, "sample")):
+        with pytest.raises(InputError, match=f"feature 0 of {argument} is ") as caught:
+            write_report(tmp_path / "r.html", found, diagnostics=fit, **given)
+        assert caught.value.parameter == argument

@@ -1,6 +1,9 @@
 """Embeddings of densities: corrected spectral measures, and distances against quadrature."""
 
+from dataclasses import replace
+
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.integrate import quad
 from sklearn.pipeline import make_pipeline
@@ -235,3 +238,23 @@ def test_bad_densities():
         made.transform_densities(-np.ones((1, made.nodes_.n_nodes)))
     with pytest.raises(InputError, match="degree=600"):
         trigonometric_features([P], [0.0, 0.0], [1.0, 1.0], 600)
+
+
+def test_features_of_other_names_are_refused():
+    a, b = (replace(P, feature_names=names) for names in (("a", "b"), ("b", "a")))
+    frame = pd.DataFrame(P.sample(200, seed=0), columns=["b", "a"])
+    lower, upper = pd.Series({"b": -9.0, "a": -9.0}), pd.Series({"b": 9.0, "a": 9.0})
+    made = DensityFeatures("l2", n_side=40, bandwidth=2.0).fit([a, Q])
+    assert made.feature_names_in_.tolist() == ["a", "b"]
+    assert not hasattr(made.fit([P, Q]), "feature_names_in_")
+    made.fit([a])
+    for run, argument in (
+        (lambda: made.fit([a, b]), r"X\[1\]"),
+        (lambda: made.fit([a]).transform([b]), "X"),
+        (lambda: made.fit([a]).transform([Q, frame]), "X"),
+        (lambda: DensityFeatures("l2", bounds=(lower, upper)).fit([a]), "bounds"),
+        (lambda: trigonometric_features([a, b], [-9, -9], [9, 9], 2), r"X\[1\]"),
+        (lambda: trigonometric_features([a], [-9, -9], upper, 2), "upper"),
+    ):
+        with pytest.raises(InputError, match=f"feature 0 of {argument} is 'b'; .* 'a'"):
+            run()

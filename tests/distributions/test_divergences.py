@@ -1,6 +1,9 @@
 """Divergences: against quadrature and closed forms, with errors that are right."""
 
+from dataclasses import replace
+
 import dask.array as da
+import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
@@ -309,3 +312,30 @@ def test_a_bias_beyond_the_error_of_kl_between_rows_is_warned_of() -> None:
     with pytest.warns(UserWarning, match=r"kind='kl'.*-0\.\d+"):
         found = divergence(*rows, "kl")
     assert found.value < 1.2  # 1.3125
+
+
+TURNED = [replace(P, feature_names=names) for names in (("a", "b"), ("b", "a"))]
+FRAMES = [pd.DataFrame(P.sample(300, seed=k), columns=list("ab")) for k in (0, 1)]
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_features_of_other_names_are_refused(lazy):
+    x, y = FRAMES
+    turned = y[["b", "a"]]
+    if lazy:
+        x, y, turned = (dd.from_pandas(frame, npartitions=2) for frame in (x, y, turned))
+    divergence(x, y)
+    divergence(x, P.sample(300, seed=3))
+    for given, name, value in (
+        ((x, turned), "second", "first"),
+        ((ds.open_samples(x), ds.open_samples(turned)), "second", "first"),
+        (TURNED, "second", "first"),
+    ):
+        with pytest.raises(InputError, match=f"feature 0 of {name} is 'b'; {value} .* 'a'") as at:
+            divergence(*given)
+        assert at.value.parameter == name
+    for given in ((x, FRAMES[0].to_numpy(), turned), (TURNED[0], P, TURNED[1])):
+        text = r"feature 0 of distributions\[2\] is 'b'; distributions\[0\] .* 'a'"
+        with pytest.raises(InputError, match=text):
+            divergence_matrix(given)
+    assert divergence(P, TURNED[1], n_draws=200).value == 0.0  # one side without names

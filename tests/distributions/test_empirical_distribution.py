@@ -2,12 +2,13 @@ import dask
 import dask.array as da
 import dask.bag as db
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 
 from dask_sketch import FeatureMap, GaussianMixture, design, partial_sketch, privatise
 from dask_sketch.distributions import EmpiricalDistribution, Estimate
-from dask_sketch.errors import InputError
+from dask_sketch.errors import InputError, SketchError
 from dask_sketch.graph.lazy import LazyResult
 
 CENTERS = np.array([[-3.0, 0.0, 1.0], [3.0, 1.0, 0.0], [0.0, 4.0, -1.0]])
@@ -284,3 +285,29 @@ def test_errors_with_few_random_rows_of_skewed_data():
     # one; 1.8 to 3.7 if all residuals have the weights of the rows
     assert (np.mean(squares, axis=0) < 1.5).all()
     assert np.mean(np.less(squares, 1.96**2)) > 0.9
+
+
+def test_features_of_other_names_are_refused(sketch, distribution, rows):
+    model = GaussianMixture(
+        np.full(3, 1 / 3), CENTERS, np.ones((3, 3)), feature_names=("c", "a", "b")
+    )
+    with pytest.raises(InputError, match="feature 0 of model is 'c'; .* 'a'") as caught:
+        EmpiricalDistribution(sketch, model)
+    assert caught.value.parameter == "model"
+    frame = pd.DataFrame(rows[:4], columns=list("abc"))
+    turned, low = frame[["c", "a", "b"]], pd.Series({"a": -9.0, "b": -8.0, "c": -7.0})
+    high, widths = -low, pd.Series({"c": 0.5, "a": 1.0})
+    assert distribution.box_counts(low, high) == distribution.box_counts([-9, -8, -7], [9, 8, 7])
+    assert distribution.conditional_mean("b", frame[["a", "c"]], bandwidth=widths[::-1]).value[0]
+    for run, argument in (
+        (lambda: distribution.kernel_density(turned), "the DataFrame"),
+        (lambda: distribution.anomaly_scores(turned), "the DataFrame"),
+        (lambda: distribution.kernel_density(db.from_sequence([turned])).value.compute(), "c"),
+        (lambda: distribution.conditional_mean("b", turned[["c", "a"]]), "x"),
+        (lambda: distribution.conditional_mean("b", frame[["a", "c"]], bandwidth=widths),
+         "bandwidth"),
+        (lambda: distribution.box_counts(low[::-1], high), "lower"),
+        (lambda: distribution.box_counts(low, pd.DataFrame([high[::-1]])), "upper"),
+    ):  # fmt: skip
+        with pytest.raises(SketchError, match=f"{argument}.*'c'"):
+            run()

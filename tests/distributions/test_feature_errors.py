@@ -1,6 +1,7 @@
 """Errors of random features: exact variances, and the printed bounds as corrected."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 from sklearn.kernel_approximation import RBFSampler
@@ -246,3 +247,9 @@ def test_numbers_for_discrepancies_are_fewer_than_in_print():
 def test_bad_arguments(call, match):
     with pytest.raises(InputError, match=match):
         call()
+
+
+def test_samples_of_other_names_are_refused():
+    x = pd.DataFrame(np.zeros((2, 2)), columns=["a", "b"])
+    with pytest.raises(InputError, match="feature 0 of y is 'b'; x .* 'a'"):
+        mean_map_variance(lambda shifts: np.ones(shifts.shape[:-1]), x, x[["b", "a"]], 10)

@@ -1,7 +1,9 @@
 import dask
 import dask.array as da
 import dask.bag as db
+import dask.dataframe as dd
 import numpy as np
+import pandas as pd
 import pytest
 
 from dask_sketch import FeatureMap, open_samples, partial_sketch, sketch
@@ -174,3 +176,13 @@ def test_skewed_covariances_are_warned_of() -> None:
     groups = [partial_sketch(x, feature_map, groups=units) for x in parts]
     with pytest.warns(UserWarning, match="20 units"):
         compare_columns(*groups, n_permutations=99)
+
+
+def test_frames_with_other_names_are_refused():
+    feature_map = FeatureMap(2, 20, scale=1.0, feature_names=("a", "b"))
+    frame = pd.DataFrame(np.ones((4, 2)), columns=["b", "a"])
+    for x in (frame, dd.from_pandas(frame, npartitions=2)):
+        with pytest.raises(InputError, match="feature 0 of x is 'b'; .* 'a'") as caught:
+            split_columns(x, ["a"], feature_map)
+        assert caught.value.parameter == "x"
+    assert split_columns(frame[["a", "b"]], ["a"], feature_map)[0]["b"].eq(0.0).all()

@@ -1,4 +1,5 @@
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -337,3 +338,13 @@ def test_few_rows_are_permuted() -> None:
     few = partial_sketch(rows[:300], feature_map, sample=300)
     with pytest.raises(InputError, match="second has 19 random rows"):
         compare_rows(few, partial_sketch(rows[300:], feature_map, sample=300, position=300))
+
+
+def test_a_model_with_other_names_is_refused():
+    model = GaussianMixture([1.0], [[0.0, 0.0]], [[1.0, 1.0]], feature_names=("b", "a"))
+    rows = model.sample(1000, seed=0)
+    for names in (None, ("b", "a")):
+        compare_model(partial_sketch(rows, replace(MAP, feature_names=names)), model, n_draws=99)
+    with pytest.raises(InputError, match="feature 0 of model is 'b'; .* 'a'") as caught:
+        compare_model(partial_sketch(rows, replace(MAP, feature_names=("a", "b"))), model)
+    assert caught.value.parameter == "model"

@@ -1,8 +1,10 @@
 """Discrepancies with errors, streaming estimates, mean map kernels and witness functions."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import dask_sketch as ds
@@ -244,3 +246,32 @@ def test_a_kernel_of_too_many_groups(monkeypatch):
     monkeypatch.setattr("psutil.virtual_memory", lambda: type("", (), {"available": 99}))
     with pytest.raises(InputError, match="4 groups, second 4"):
         mean_map_kernel(group)
+
+
+def test_features_of_other_names_are_refused():
+    a, b = (replace(P, feature_names=names) for names in (("a", "b"), ("b", "a")))
+    frame = pd.DataFrame(P.sample(200, seed=0), columns=["a", "b"])
+    x = partial_sketch(frame, replace(MAP, feature_names=("a", "b")))
+    turned = frame[["b", "a"]]
+    np.testing.assert_array_equal(witness(x, a, frame), witness(x, P, frame.to_numpy()))
+    np.testing.assert_array_equal(
+        witness(x, a, frame[["b"]], columns=[1]),
+        witness(x, a, frame[["b"]].to_numpy(), columns=[1]),
+    )
+    plain = partial_sketch(frame, MAP)
+    mean_map_kernel(plain, b)
+    for run, argument, value in (
+        (lambda: mean_map_kernel(a, b, bandwidth=1.0), "second", "'b'"),
+        (lambda: mean_map_kernel(x, b), "second", "'b'"),
+        (lambda: mean_map_kernel(a, partial_sketch(turned, replace(MAP, feature_names=("b", "a")))),
+         "second", "'b'"),
+        (lambda: witness(x, b, frame), "second", "'b'"),
+        (lambda: witness(b, x, frame), "second", "'a'"),
+        (lambda: witness(x, a, turned), "x", "'b'"),
+        (lambda: witness(plain, a, turned), "x", "'b'"),
+        (lambda: witness(x, a, frame[["a"]], columns=[1]), "x", "'a'"),
+        (lambda: BlockMMD.of_rows(frame, turned, 1.0), "y", "'b'"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=f"feature 0 of {argument} is {value}; ") as caught:
+            run()
+        assert caught.value.parameter == argument

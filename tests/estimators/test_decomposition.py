@@ -258,3 +258,13 @@ def test_data_without_a_density_has_no_scores(kind):
     found = SketchPCA(3).fit(x)
     with pytest.raises(InputError, match="n_components=3 of 3"):
         found.score_samples(x)
+
+
+def test_weights_of_another_index_are_refused():
+    frame, weights = pd.DataFrame(X), pd.Series(np.arange(1.0, len(X) + 1.0))
+    fitted = SketchPCA(2).fit(frame, sample_weight=weights)
+    assert fitted.score(frame, sample_weight=weights) == fitted.score(X, sample_weight=weights)
+    for run in (SketchPCA(2).fit, fitted.partial_fit, fitted.score):
+        with pytest.raises(InputError, match="sample_weight.*to_numpy") as caught:
+            run(frame, sample_weight=weights[::-1])
+        assert caught.value.parameter == "sample_weight"

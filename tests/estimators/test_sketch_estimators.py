@@ -419,3 +419,25 @@ def test_spherical_kmeans_of_rows_of_any_length(rng):
     assert found.predict(7.0 * x[:1]) == found.predict(x[:1])
     with pytest.raises(InputError, match="normalize=True"):
         SketchKMedians(3, normalize=True).fit(x)
+
+
+@pytest.mark.parametrize("estimator", [SketchKMeans, SketchKMedians, SketchGaussianMixture])
+def test_weights_of_another_index_are_refused(estimator):
+    frame = pd.DataFrame(random_mixture(2, 2, seed=0).sample(400, seed=0), columns=["a", "b"])
+    weights = pd.Series(np.arange(1.0, 401.0))
+    turned = weights[::-1]
+    fitted = estimator(2).fit(frame, sample_weight=weights)
+    plain = estimator(2).fit(frame, sample_weight=weights.to_numpy())
+    assert fitted.sketch_.identical(plain.sketch_)
+    expected = fitted.score(frame, sample_weight=weights.to_numpy())
+    assert fitted.score(frame, sample_weight=weights) == pytest.approx(expected)
+    for run in (estimator(2).fit, estimator(2).partial_fit, fitted.partial_fit, fitted.score):
+        with pytest.raises(InputError, match="sample_weight.*to_numpy") as caught:
+            run(frame, sample_weight=turned)
+        assert caught.value.parameter == "sample_weight"
+    labelled = frame.to_xarray().to_dataarray("feature").T
+    with pytest.raises(InputError, match="weights"):
+        fitted.score(labelled, sample_weight=turned.to_xarray())
+    lazy = dd.from_pandas(frame, npartitions=2)
+    with pytest.raises(InputError, match="weights.*divisions"):
+        fitted.score(lazy, sample_weight=dd.from_pandas(weights, npartitions=4))

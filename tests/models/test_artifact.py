@@ -8,7 +8,15 @@ import pytest
 
 import dask_sketch as ds
 from dask_sketch.errors import ArtifactError
-from dask_sketch.models import Centroids, Decoding, GaussianMixture, Polishing, random_mixture
+from dask_sketch.models import (
+    AlphaStableMixture,
+    Centroids,
+    Decoding,
+    GaussianMixture,
+    Polishing,
+    VonMisesFisherMixture,
+    random_mixture,
+)
 from dask_sketch.models.artifact import CENTROIDS, MIXTURE, to_dataset
 from dask_sketch.models.open import model_from_dataset, open_model
 from dask_sketch.storage.artifact import write_dataset
@@ -149,3 +157,27 @@ def test_refuses_centroids_without_centers(mixture):
     dataset = to_dataset(Centroids(mixture.weights, mixture.means), CENTROIDS).drop_vars("centers")
     with pytest.raises(ArtifactError, match="centers"):
         model_from_dataset(dataset, CENTROIDS)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        GaussianMixture([1.0], [[0.0, 1.0]], [[1.0, 1.0]], feature_names=("b", "a")),
+        Centroids([1.0], [[0.0, 1.0]], feature_names=("b", "a")),
+        VonMisesFisherMixture([1.0], [[0.0, 1.0]], [2.0], feature_names=("b", "a")),
+        AlphaStableMixture([1.0], [[0.0, 1.0]], [[1.0, 1.0]], [1.5], feature_names=("b", "a")),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_names_without_a_record_come_back(model, mixture, tmp_path):
+    model.to_zarr(tmp_path / "a.zarr")
+    assert ds.open(tmp_path / "a.zarr").feature_names == ("b", "a")
+    assert "feature_names" not in to_dataset(mixture, MIXTURE).attrs  # they are in its record
+    assert replace(mixture, decoding=None).feature_names == ("pitch", "energy")
+
+
+@pytest.mark.parametrize("names", ['["a"]', '["a", "a"]', "[1, 2]", '"ab"', "{}", "7", "["])
+def test_damaged_names_are_refused(names):
+    dataset = to_dataset(random_mixture(2, 2), MIXTURE)
+    with pytest.raises(ArtifactError):
+        model_from_dataset(dataset.assign_attrs(feature_names=names))

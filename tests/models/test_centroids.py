@@ -4,6 +4,7 @@ import pickle
 
 import dask.array as da
 import numpy as np
+import pandas as pd
 import pytest
 
 from dask_sketch.errors import InputError
@@ -169,3 +170,12 @@ def test_normalized_rows_are_nearest_by_cosine(tmp_path):
         directed.predict(x)
     with pytest.raises(InputError, match="center 0 has length 2"):
         Centroids(np.full(4, 0.25), 2.0 * centers, normalize=True)
+
+
+def test_weights_of_another_index_are_refused():
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(20, 2)))
+    weights, centroids = pd.Series(np.arange(1.0, 21.0)), Centroids([1.0], [[0.0, 1.0]])
+    assert centroids.inertia(frame, weights) == centroids.inertia(frame.to_numpy(), weights)
+    with pytest.raises(InputError, match="weights.*to_numpy") as caught:
+        centroids.inertia(frame, weights[::-1])
+    assert caught.value.parameter == "weights"

@@ -4,6 +4,7 @@ import pickle
 
 import dask
 import dask.array as da
+import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,6 +14,7 @@ from scipy.stats import norm
 from dask_sketch.display.text import describe
 from dask_sketch.errors import InputError
 from dask_sketch.graph.apply import apply
+from dask_sketch.graph.polish import polish
 from dask_sketch.models import Decoding, GaussianMixture, random_mixture
 
 
@@ -263,3 +265,45 @@ def test_parameters_that_were_fixed_are_not_counted(kind, expected):
     record = Decoding("cl-ompr", kind, 0.0, 0.0, (), 0.0, 0, 1, 1, True, "")
     mixture = GaussianMixture(np.full(3, 1 / 3), np.zeros((3, 2)), np.ones((3, 2)), record)
     assert mixture.n_parameters == expected
+
+
+def test_names_of_scikit_learn_are_kept():
+    from sklearn.mixture import GaussianMixture as Estimator
+
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(200, 2)), columns=["b", "a"])
+    mixture = GaussianMixture.from_sklearn(Estimator(2, random_state=0).fit(frame))
+    assert mixture.feature_names == ("b", "a")
+    for same in (
+        GaussianMixture.from_sklearn(mixture.to_sklearn()),
+        pickle.loads(pickle.dumps(mixture)),
+    ):
+        assert same.feature_names == ("b", "a")
+        assert same.score(frame) == pytest.approx(mixture.score(frame.to_numpy()))
+        with pytest.raises(InputError, match="feature 0 of x is 'a'; .* 'b'"):
+            same.score(frame[["a", "b"]])
+    assert mixture.to_sklearn().feature_names_in_.tolist() == ["b", "a"]
+    plain = GaussianMixture.from_sklearn(Estimator(2, random_state=0).fit(frame.to_numpy()))
+    assert plain.feature_names is None
+    polished = polish(mixture, frame, 1)
+    assert polished.feature_names == ("b", "a")
+
+
+@pytest.mark.parametrize("names", [("a",), ("a", "a"), ("a", 2), "ab"])
+def test_names_that_are_none(names):
+    with pytest.raises(InputError, match="feature_names=") as caught:
+        GaussianMixture([1.0], [[0.0, 0.0]], [[1.0, 1.0]], feature_names=names)
+    assert caught.value.parameter == "feature_names"
+
+
+def test_weights_of_another_index_are_refused(mixture):
+    frame = pd.DataFrame(mixture.sample(50, seed=0))
+    weights = pd.Series(np.arange(1.0, 51.0))
+    expected = mixture.score(frame.to_numpy(), weights.to_numpy())
+    assert mixture.score(frame, weights) == mixture.score(frame, weights.tolist()) == expected
+    turned = weights[::-1]
+    for x in (frame, dd.from_pandas(frame, npartitions=1).compute()):
+        with pytest.raises(InputError, match="weights.*to_numpy") as caught:
+            mixture.score(x, turned)
+        assert caught.value.parameter == "weights"
+    assert mixture.score(frame, turned.reindex(frame.index)) == expected
+    assert mixture.score(frame.to_numpy(), turned) != expected  # by position

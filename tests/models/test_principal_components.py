@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dask.array as da
 import numpy as np
+import pandas as pd
 import pytest
 
 import dask_sketch as ds
+from dask_sketch.decoders.leading_components import principal_components
 from dask_sketch.errors import ArtifactError, InputError
 from dask_sketch.models.principal_components import AffineMap, PrincipalComponents
 
@@ -111,3 +113,11 @@ def test_angle_between_subspaces():
     assert plane.angle_to(axis) == pytest.approx(0.0, abs=1e-6)
     with pytest.raises(InputError, match="other"):
         axis.angle_to(FOUND)
+
+
+def test_frames_with_other_names_are_refused():
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(50, 3)), columns=list("cab"))
+    found = principal_components(ds.second_moments(frame), 2)
+    np.testing.assert_array_equal(found.transform(frame), found.transform(frame.to_numpy()))
+    with pytest.raises(InputError, match="feature 0 of x is 'a'; .* 'c'"):
+        found.transform(frame[["a", "b", "c"]])

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from dask_sketch.errors import InputError
-from dask_sketch.models import random_mixture
+from dask_sketch.models import random_mixture, symmetric_kl
 
 
 def test_laws_of_the_parameters():
@@ -42,3 +44,10 @@ def test_anisotropy_divides_half_of_the_features():
 def test_refuses_bad_arguments(arguments, message):
     with pytest.raises(InputError, match=message):
         random_mixture(**({"n_components": 2, "n_features": 2} | arguments))
+
+
+def test_divergence_of_mixtures_with_other_names():
+    p = random_mixture(2, 2, seed=0)
+    p, q = (replace(p, feature_names=names) for names in (("a", "b"), ("b", "a")))
+    with pytest.raises(InputError, match="feature 0 of q is 'b'; p .* 'a'"):
+        symmetric_kl(p, q)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import dask.array as da
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -236,3 +237,25 @@ def test_rows_without_direction_are_refused_or_left_out(grouped, rng):
     for refused in ({"nan_policy": "available"}, {"device": "cuda"}):
         with pytest.raises(InputError, match=str(next(iter(refused.values())))):
             partial_sketch(x, normalized, **(options | refused))
+
+
+FRAME = pd.DataFrame(np.random.default_rng(0).normal(size=(8, 2)), columns=["b", "a"])
+NAMED = FeatureMap(2, 20, scale=1.0, feature_names=("b", "a"))
+
+
+@pytest.mark.parametrize("groups", [None, [0, 1] * 4])
+def test_frames_with_other_names_are_refused(groups):
+    assert partial_sketch(FRAME, NAMED, groups=groups).count is not None
+    partial_sketch(FRAME[["a", "b"]], FeatureMap(2, 20, scale=1.0), groups=groups)
+    with pytest.raises(InputError, match="feature 0 of samples is 'a'; .* 'b'") as caught:
+        partial_sketch(FRAME[["a", "b"]], NAMED, groups=groups)
+    assert caught.value.parameter == "samples"
+
+
+@pytest.mark.parametrize("argument", ["weights", "groups"])
+def test_series_of_another_index_are_refused(argument):
+    series = pd.Series([1, 2] * 4)
+    partial_sketch(FRAME, NAMED, **{argument: series})
+    with pytest.raises(InputError, match=f"{argument}.*to_numpy") as caught:
+        partial_sketch(FRAME, NAMED, **{argument: series[::-1]})
+    assert caught.value.parameter == argument

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
@@ -421,3 +422,15 @@ def test_a_delta_near_one_over_the_number_of_individuals_is_warned_of(sketch):
         InputError, match="delta=0.0005.* 1 of 2,000 "
     ):  # ten rows of each individual
         ds.privatise(sketch, 1.0, 5e-4, bounds=BOUNDS, group_size=10, seed=1)
+
+
+def test_bounds_with_other_names_are_refused():
+    names = ("a", "b")
+    rows = np.random.default_rng(0).normal(size=(100, 2))
+    named = ds.partial_sketch(rows, ds.FeatureMap(2, 20, scale=1.0, feature_names=names))
+    bounds = pd.DataFrame({"a": [-9.0, 9.0], "b": [-8.0, 8.0]})
+    found = ds.privatise(named, 1.0, 1e-6, bounds=bounds, seed=0)
+    assert found.maximum.tolist() == [9.0, 8.0]
+    with pytest.raises(InputError, match="feature 0 of bounds is 'b'; .* 'a'") as caught:
+        ds.privatise(named, 1.0, 1e-6, bounds=bounds[["b", "a"]], seed=0)
+    assert caught.value.parameter == "bounds"

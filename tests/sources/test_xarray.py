@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dask.array as da
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 from strategies import feature_map
@@ -127,3 +128,19 @@ def test_values_of_another_index_are_refused(lazy, dataset, argument, order):
     ds.open_samples(x, **{argument: other.drop_indexes("t")})
     if order != "shifted":
         ds.open_samples(x, **{argument: other.reindex_like(x)})
+
+
+@pytest.mark.parametrize("argument", ["weights", "groups"])
+def test_series_of_another_index_are_refused(argument):
+    index = pd.Index([3, 1, 2])
+    x = xr.DataArray(np.ones((3, 2)), dims=("t", "feature"), coords={"t": index})
+    series = pd.Series([1, 2, 3], index=index)
+    ds.open_samples(x, **{argument: series})
+    with pytest.raises(InputError, match=f"{argument}.*to_numpy") as caught:
+        ds.open_samples(x, **{argument: series.sort_index()})
+    assert caught.value.parameter == argument
+    ds.open_samples(x.drop_indexes("t"), **{argument: series.sort_index()})
+    frame = pd.DataFrame(np.ones((3, 2)), index=index)
+    if argument == "weights":
+        with pytest.raises(InputError, match="weights.*to_numpy"):
+            ds.open_samples(frame, weights=series.sort_index().rename_axis("t").to_xarray())
