@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from dask_sketch.errors import InputError
 from dask_sketch.models.clusters import Clusters, one_thread, random_state, spherical_kmeans
+from dask_sketch.models.covariances import Components, Covariances, Moments
 from dask_sketch.models.density import RowDensity
 from dask_sketch.models.missing_values import fill_from_others, fill_rows
 from dask_sketch.models.product_em import ProductMixture, fit_product
-from dask_sketch.models.weighted_em import fit_centroids, fit_mixture
+from dask_sketch.models.weighted_em import fit_centroids, fit_mixture, rounding_variances
 from dask_sketch.validation.categories import Categories
 from dask_sketch.validation.tables import feature_title
 
@@ -27,6 +28,7 @@ _STEPS = 127.0  # of a characteristic function from 0 to 1
 _N_ITERATIONS = 50
 _TOLERANCE = 1e-4  # smallest gain of one iteration, in nats per row
 ROWS_PER_COMPONENT = 20  # of the fit
+_ROWS_PER_PARAMETER = 20  # from which a further start is tried
 _VARIANCE_FLOOR = 1e-8  # added to variances, as a fraction of those of the rows
 _HALF_ITERATIONS = 10  # of EM on half of the rows
 # Estimated loss because of few pilot rows from which more are read, or users are warned, in nats:
@@ -382,6 +384,45 @@ def record_pilot(
     )  # fmt: skip
 
 
+def with_further_start(pilot: Pilot, rows: Array, seed: int = 0) -> Pilot:
+    """Record with a likelier mixture than its own, if another start finds one.
+
+    The start has twice as many components, which are merged. With few rows for each parameter, a
+    larger likelihood does not tell which mixture is likelier for other rows.
+
+    Parameters
+    ----------
+    pilot
+        Record of the rows.
+    rows
+        Finite rows, shape (n, n_features).
+    seed
+        Seed of the start, ``>= 0``.
+
+    Examples
+    --------
+    >>> rows = np.random.default_rng(0).normal(size=(1000, 2))
+    >>> pilot = record_pilot(rows, rough_mixture(rows, n_components=2))
+    >>> with_further_start(pilot, rows).mixture.score >= pilot.mixture.score
+    True
+    """
+    varies, own = np.ptp(rows, axis=0) > 0, pilot.mixture
+    k = 0 if own is None else len(own.weights)
+    if own is None or k < 2 or len(rows) < _ROWS_PER_PARAMETER * k * (2 * int(varies.sum()) + 1):
+        return pilot
+    x, variances = rows[:, varies], own.variances[:, varies]
+    rounding = rounding_variances(x, variances)
+    found = fit_mixture(
+        x, None, k, n_starts=0, merged=True, seed=seed, n_iterations=_N_ITERATIONS,
+        tolerance=_TOLERANCE, rounding=rounding,
+    )  # fmt: skip
+    density = RowDensity(own.weights, own.means[:, varies], variances + rounding)
+    if not found.score > float(density.log_total(x).mean()):
+        return pilot
+    best = PilotMixture(found.weights, found.means, found.covariances, found.log_likelihood)
+    return replace(pilot, mixture=_with_constants(rows, best))
+
+
 def record_mixed_pilot(
     rows: Array, categories: Categories, n_components: int | None, seed: int = 0
 ) -> Pilot:
@@ -542,21 +583,31 @@ def fit_pilot(rows: Array, n_components: int, seed: int = 0) -> PilotMixture:
             "out."
         )
     # imported here because the import takes a second, and few callers need it
-    from sklearn.mixture import GaussianMixture
+    from sklearn.cluster import KMeans
 
+    x, family, likelihood = (rows - center) / deviation, Covariances(), -np.inf
+    equal, shares = np.full(len(x), 1.0 / len(x)), np.zeros((n_components, len(x)))
     with one_thread():
-        found = GaussianMixture(
-            n_components,
-            covariance_type="diag",
-            tol=_TOLERANCE,
-            reg_covar=_VARIANCE_FLOOR,
-            max_iter=_N_ITERATIONS,
-            random_state=random_state(seed),
-        )
-        found.fit((rows - center) / deviation)
+        found = KMeans(n_components, n_init=1, random_state=random_state(seed)).fit(x)
+        shares[found.labels_, np.arange(len(x))] = equal
+        counts, sums, squares = shares.sum(axis=1), shares @ x, shares @ (x * x)
+        moments = Moments(counts, counts, sums, squares, np.full(1, -np.inf))
+        mixture = _maximized(family, moments, Components(counts, sums, squares))
+        for _ in range(_N_ITERATIONS):
+            before = likelihood
+            moments = family.expectation(mixture, x, equal, single=False)
+            mixture, likelihood = _maximized(family, moments, mixture), moments.log_likelihood
+            if abs(likelihood - before) < _TOLERANCE:
+                break
     return PilotMixture(
-        weights=found.weights_ / found.weights_.sum(),
-        means=center + deviation * found.means_,
-        variances=deviation**2 * found.covariances_,
-        score=float(found.lower_bound_ - np.log(deviation).sum()),
+        weights=mixture.weights,
+        means=center + deviation * mixture.means,
+        variances=deviation**2 * mixture.covariances,
+        score=float(likelihood - np.log(deviation).sum()),
     )
+
+
+def _maximized(family: Covariances, moments: Moments, before: Components) -> Components:
+    """M-step with the floor added to all variances, as scikit-learn has it."""
+    found = family.maximization(moments, before, 0.0)
+    return replace(found, covariances=found.covariances + _VARIANCE_FLOOR)

@@ -26,6 +26,7 @@ from dask_sketch.features.pilot import (
     WARNED_SAMPLING_LOSS,
     filled_pilot,
     rounded_characteristic,
+    with_further_start,
 )
 from dask_sketch.graph.pilot_samples import pilot_samples
 from dask_sketch.sketching.arguments import require_nan_policy
@@ -288,9 +289,14 @@ def design(
             return made(filled_pilot(rows, n_components, seed, samples.feature_names))
         return _with_characteristic(made(rows), rows)
 
-    if n_pilot is not None or n_components is None or task != "mixture":
-        return of_rows(pilot)
-    return _of_enough_rows(of_rows, read, pilot, size)
+    if n_pilot is None and n_components is not None and task == "mixture":
+        found, pilot = _of_enough_rows(of_rows, read, pilot, size)
+    else:
+        found = of_rows(pilot)
+    simple = task == "mixture" and samples.categories is None and not np.isnan(pilot).any()
+    if found.pilot is None or not simple:
+        return found
+    return found.with_pilot(with_further_start(found.pilot, pilot, seed))
 
 
 def _of_enough_rows(
@@ -298,8 +304,8 @@ def _of_enough_rows(
     read: Callable[[int], NDArray[np.float64]],
     pilot: NDArray[np.float64],
     size: int,
-) -> FeatureMap:
-    """Feature map of the pilot rows, or of more where mixtures of their halves differ much.
+) -> tuple[FeatureMap, NDArray[np.float64]]:
+    """Feature map and its pilot rows: more of them where mixtures of their halves differ much.
 
     With repeated values, or rare rows far out, a mixture loses more on other rows than the number
     of its parameters says.
@@ -312,10 +318,10 @@ def _of_enough_rows(
     if record is not None and record.sampling_loss > WARNED_SAMPLING_LOSS and more > size:
         rows = read(more)
         if len(rows) > len(pilot):
-            return of_rows(rows)
+            return of_rows(rows), rows
     for warning in caught:
         warn_user(warning.message)
-    return found
+    return found, pilot
 
 
 def _with_characteristic(feature_map: FeatureMap, rows: NDArray[np.float64]) -> FeatureMap:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-_BLOCK = 1 << 18  # numbers of one block of the joint log-density, which stays in the cache
+_BLOCK = 1 << 16  # numbers of one block of the joint log-density, which stays in the cache
 _TINY = 1e-300
 _LEAST_SHARE = 1e-16  # of the largest share of a component in a block, below which none counts
 _START_FLOOR = 1e-3  # added to the variances of clusters, in squared standard units
@@ -250,9 +250,15 @@ class Covariances:
         return (slice(k, min(k + size, len(rows))) for k in range(0, len(rows), size))
 
     def expectation(
-        self, components: Components, rows: Array, weights: Array, n_mixtures: int = 1
+        self,
+        components: Components,
+        rows: Array,
+        weights: Array,
+        n_mixtures: int = 1,
+        *,
+        single: bool = True,
     ) -> Moments:
-        """E-step; exponentials are computed in float32, sums in float64.
+        """E-step, with sums in float64.
 
         Parameters
         ----------
@@ -263,8 +269,11 @@ class Covariances:
             Rows, shape (n_rows, n_features), and their weights, shape (n_rows,).
         n_mixtures
             Number of mixtures.
+        single
+            Whether exponentials are computed in float32.
         """
         k, d = components.means.shape
+        dtype = np.float32 if single else np.float64
         counts, squared = np.zeros(k), np.zeros(k)
         sums, squares = np.zeros((k, d)), self._no_squares(k, d)
         totals = np.full(n_mixtures, math.log(n_mixtures))
@@ -274,7 +283,7 @@ class Covariances:
             mixtures = joint.reshape(n_mixtures, -1, len(block))
             largest = mixtures.max(axis=1)
             mixtures -= largest[:, None]
-            shares = mixtures.astype(np.float32)
+            shares = mixtures.astype(dtype)
             np.exp(shares, out=shares)
             norm = shares.sum(axis=1, dtype=np.float64)
             totals += (largest + np.log(norm)) @ w

@@ -143,6 +143,34 @@ def rounding_step(values: Array) -> float | None:
     return float(steps.min()) if np.abs(places - places.round()).max() < _ON_GRID else None
 
 
+def rounding_variances(rows: Array, variances: Array) -> Array:
+    """Variances of rounding of the features in which no component has a single value.
+
+    Parameters
+    ----------
+    rows
+        Rows, shape (n, n_features).
+    variances
+        Variances of the components of a mixture, shape (n_components, n_features).
+
+    Returns
+    -------
+    rounding
+        Variances, shape (n_features,); zero also where values are not rounded, or hardly.
+
+    Examples
+    --------
+    >>> rows = np.repeat([[0.0], [0.5], [1.0]], 10, axis=0)
+    >>> rounding_variances(rows, np.array([[0.2]])).round(2).tolist()
+    [0.04]
+    """
+    steps = [rounding_step(column) or 0.0 for column in rows.T]
+    rounding = np.asarray(np.square(steps) / (2.0 * np.pi))
+    rounding[rounding < MIN_VARIANCE * rows.var(axis=0)] = 0.0
+    rounding[(variances < rounding).any(axis=0)] = 0.0
+    return rounding
+
+
 class _Rows:
     """Rows in standard units, with their weights, and iterations on them."""
 
@@ -177,13 +205,9 @@ class _Rows:
             Run from a common start. The features in which it has components of single values keep
             their likelihood: a fit without such components would be less likely.
         """
-        steps = [rounding_step(column) or 0.0 for column in self.rows.T]
-        rounding = np.square(steps) / (2.0 * np.pi)
-        rounding[rounding < MIN_VARIANCE] = 0.0
         shape = run.components.means.shape
         variances = self.family.variances(run.components.covariances, *shape)
-        rounding[(variances < rounding).any(axis=0)] = 0.0
-        self.rounding = rounding
+        self.rounding = rounding_variances(self.rows, variances)
 
     def score(self, run: _Run) -> float:
         """Mean log-likelihood, with the variances of rounding added."""
@@ -276,6 +300,7 @@ def fit_mixture(
     *,
     starts: Sequence[tuple[ArrayLike, ArrayLike, ArrayLike]] = (),
     n_starts: int | None = None,
+    merged: bool | None = None,
     seed: int = 0,
     covariance_type: str = "diag",
     regularization: float = MIN_VARIANCE,
@@ -311,6 +336,9 @@ def fit_mixture(
         (n_components, n_features, n_features).
     n_starts
         Number of starts from k-means; by default 4, or fewer for many components and rows.
+    merged
+        Whether the mixture of twice as many components is a start; by default, if there are starts
+        from k-means. It needs twenty rows for each component.
     seed
         Seed of the starts, ``>= 0``.
     covariance_type
@@ -362,7 +390,9 @@ def fit_mixture(
         n_starts = min(max(round(_START_WORK / work), 1), 4)
     if n_moves is None:
         n_moves = min(max(round(_MOVE_WORK / work), 2), 40)
-    if not starts and n_starts < 1:
+    enough = family.splits and 2 * n_components * _MIN_CLUSTER <= len(values)
+    merged = enough and (n_starts > 0 if merged is None else merged)
+    if not starts and n_starts < 1 and not merged:
         raise InputError(f"n_starts={n_starts!r}: give at least one, or starts.")
     with one_thread():
         data = _Rows(values, masses, family, prior)
@@ -371,7 +401,7 @@ def fit_mixture(
             _Run(_kmeans_start(data, n_components, seed_of), len(starts) + k)
             for k, seed_of in enumerate(np.random.SeedSequence(seed).spawn(n_starts))
         ]
-        if n_starts and family.splits and 2 * n_components * _MIN_CLUSTER <= len(values):
+        if merged:
             finer = _Run(_kmeans_start(data, 2 * n_components, np.random.SeedSequence(seed)), -1)
             data.iterate(finer, _MERGED, tolerance, regularization)
             runs.append(_Run(agglomerate(family, finer.components, n_components), len(runs)))
@@ -382,7 +412,7 @@ def fit_mixture(
             data.iterate(run, n_iterations - run.n_iterations, tolerance, regularization)
         if rounding is None:
             common = [run for run in continued if run.start < len(starts) + n_starts]
-            data.allow_for_rounding(_best(common, 1)[0])
+            data.allow_for_rounding(_best(common or continued, 1)[0])
         else:
             data.rounding = rounding / data.scale**2
         for run in _distinct(continued):

@@ -14,6 +14,7 @@ from dask_sketch.features.pilot import (
     record_pilot,
     rough_mixture,
     rounded_characteristic,
+    with_further_start,
 )
 from dask_sketch.models import GaussianMixture, random_mixture
 
@@ -105,6 +106,23 @@ def test_components_of_the_record_leave_a_poor_local_maximum():
     found = record_pilot(rows, start)
     centers = np.sort(found.mixture.means[:, 0])
     np.testing.assert_allclose(centers, [0.0, 1.0, 10.0], atol=0.02)
+
+
+def test_a_further_start_counts_if_it_is_likelier_and_there_are_enough_rows():
+    rng = np.random.default_rng(0)
+    rows = np.concatenate([rng.normal(m, 0.1, (200, 2)) for m in (0.0, 1.0, 10.0)])
+    rows = rng.permutation(np.column_stack([rows, np.full(600, 7.0)]))
+    means = np.array([[0.5, 0.5, 7.0], [9.9, 10.0, 7.0], [10.1, 10.0, 7.0]])
+    variances = np.array([[0.3, 0.3, 1e-6], [0.01, 0.01, 1e-6], [0.01, 0.01, 1e-6]])
+    poor = PilotMixture(np.full(3, 1 / 3), means, variances, -3.0)
+    pilot = Pilot(600, rows.var(axis=0), -4.0, poor, 0.05)
+    found = with_further_start(pilot, rows)
+    np.testing.assert_allclose(np.sort(found.mixture.means[:, 0]), [0.0, 1.0, 10.0], atol=0.03)
+    assert found.mixture.score > poor.score
+    assert found.sampling_loss == pilot.sampling_loss
+    assert with_further_start(found, rows).mixture.score >= found.mixture.score
+    assert with_further_start(pilot, rows[:299]) is pilot  # 20 for each of 15 parameters are 300
+    assert with_further_start(Pilot(600, rows.var(axis=0), -4.0), rows).mixture is None
 
 
 @pytest.mark.parametrize(("n", "low", "high"), [(300, 0.02, 0.12), (5000, 0.001, 0.006)])

@@ -257,6 +257,17 @@ def test_values_that_are_not_rounded_are_compared_by_their_likelihood(rows: np.n
     assert found.score == found.log_likelihood
 
 
+def test_a_merged_mixture_may_be_the_only_start() -> None:
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.normal(m, 0.1, (100, 2)) for m in (0.0, 1.0, 10.0)])
+    found = fit_mixture(x, None, 3, n_starts=0, merged=True)
+    np.testing.assert_allclose(np.sort(found.means[:, 0]), [0.0, 1.0, 10.0], atol=0.05)
+    assert len(fit_mixture(x, None, 3, n_starts=1).start_likelihoods) == 2
+    assert len(fit_mixture(x, None, 3, n_starts=1, merged=False).start_likelihoods) == 1
+    with pytest.raises(InputError, match="n_starts=0"):
+        fit_mixture(x[:59], None, 3, n_starts=0, merged=True)  # 20 rows for each are 60
+
+
 def test_variances_of_rounding_can_be_given() -> None:
     x, _ = load_iris(return_X_y=True)
     given = np.array([0.0, 0.0, 0.0, 1e-3])
