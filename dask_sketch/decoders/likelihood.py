@@ -264,6 +264,7 @@ def conclude(
     calibrated = results[0].calibrated
     best = max(results, key=lambda result: result.score)
     _warn_of_few_rows(problem, best)
+    _warn_of_cluster_map(problem)
     fits = [result.fit for result in results if result.fit is not None]
     if not fits:
         return _likeliest(problem, best, threads, n_evaluations=0, gain=None)
@@ -313,6 +314,18 @@ def _warn_of_few_rows(problem: Problem, best: Candidates) -> None:
         f"are {best.score - best.heldout:.2g} nats a sample less likely than rows of the fit. "
         "Sketch more rows, or give fewer components, which have fewer parameters."
     )
+
+
+def _warn_of_cluster_map(problem: Problem) -> None:
+    """Warn of a feature map for centroids, whose pilot mixture is a rough one, without rows."""
+    pilot = problem.sketch.feature_map.pilot
+    if problem.sketch.sample is None and pilot is not None and pilot.clusters is not None:
+        warn_user(
+            "the feature map was designed with task='clustering', with fewer frequencies and a "
+            "rougher mixture of the pilot rows than for mixtures: this one may be several tenths "
+            "of a nat a sample less likely than it could be. Design with task='mixture', or keep "
+            "random rows."
+        )
 
 
 def _warn_of_few_random_rows(problem: Problem, calibrated: CalibratedSample) -> None:

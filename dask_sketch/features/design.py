@@ -14,7 +14,7 @@ from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.features.pilot import (
     Pilot,
     PilotMixture,
-    cluster_pilot,
+    record_clusters,
     record_mixed_pilot,
     record_pilot,
     rough_mixture,
@@ -324,11 +324,12 @@ whitening, seed, dtype
     if distribution is None:
         distribution = default_distribution(d, m, task)
     matrix = None if whitening is None else whitening_matrix(pilot, whitening, feature_names)
-    fit = clusters = None
-    rough = rough_mixture(pilot, n_components, seed)
+    fit = rough = None
     if task == "clustering":
-        clusters = cluster_pilot(pilot, n_components, seed, spherical=normalize)
-    record = record_pilot(pilot, rough, seed, clusters)
+        record = record_clusters(pilot, n_components, seed, spherical=normalize)
+    else:
+        rough = rough_mixture(pilot, n_components, seed)
+        record = record_pilot(pilot, rough, seed)
     if scale is None and covariances is None:
         rows = pilot if matrix is None else pilot @ matrix.T
         if task == "clustering":

@@ -334,8 +334,46 @@ def cluster_pilot(
     return spherical_kmeans(rows, starts=[found.centers]) if spherical else found
 
 
+def record_clusters(
+    rows: Array, n_components: int | None, seed: int = 0, *, spherical: bool = False
+) -> Pilot:
+    """Cluster pilot rows, and fit a mixture from there, without moves of components.
+
+    Parameters
+    ----------
+    rows, n_components, seed, spherical
+        Arguments of :func:`cluster_pilot`.
+
+    Examples
+    --------
+    >>> rows = np.repeat([[0.0, 1.0], [5.0, 2.0]], 50, axis=0)
+    >>> pilot = record_clusters(rows, 2)
+    >>> pilot.clusters.weights, pilot.mixture.weights
+    (array([0.5, 0.5]), array([0.5, 0.5]))
+    """
+    found = cluster_pilot(rows, n_components, seed, spherical=spherical)
+    varies = np.ptp(rows, axis=0) > 0
+    if found is None or len(rows) < ROWS_PER_COMPONENT * len(found.weights) or not varies.any():
+        return record_pilot(rows, rough_mixture(rows, n_components, seed), seed, found)
+    # imported here because the import takes a second, and few callers need it
+    from sklearn.metrics import pairwise_distances_argmin
+
+    labels, x = pairwise_distances_argmin(rows, found.centers), rows[:, varies]
+    center, deviation = x.mean(axis=0), x.std(axis=0)
+    equal = np.full(len(x), 1.0 / len(x))
+    parts = Covariances().from_labels((x - center) / deviation, equal, labels, len(found.weights))
+    start = PilotMixture(
+        parts.weights, center + deviation * parts.means, deviation**2 * parts.covariances, 0.0
+    )
+    return record_pilot(rows, _with_constants(rows, start), seed, found, n_moves=0)
+
+
 def record_pilot(
-    rows: Array, rough: PilotMixture | None, seed: int = 0, clusters: Clusters | None = None
+    rows: Array,
+    rough: PilotMixture | None,
+    seed: int = 0,
+    clusters: Clusters | None = None,
+    n_moves: int | None = None,
 ) -> Pilot:
     """Fit a mixture to pilot rows, and keep what decoders need of them.
 
@@ -354,6 +392,8 @@ def record_pilot(
         Seed of the halves of the rows, ``>= 0``.
     clusters
         Clusters of the rows, of :func:`cluster_pilot`.
+    n_moves
+        Largest number of moves of components, see :func:`fit_mixture`.
 
     Examples
     --------
@@ -376,6 +416,7 @@ def record_pilot(
         n_starts=0,
         n_iterations=_N_ITERATIONS,
         tolerance=_TOLERANCE,
+        n_moves=n_moves,
     )
     best = PilotMixture(found.weights, found.means, found.covariances, found.log_likelihood)
     return Pilot(

@@ -130,7 +130,8 @@ def design(
     task
         Purpose of the sketch: ``"mixture"``; ``"clustering"`` for centroids (``model="dirac"``),
         with the distribution ``"gaussian"`` and the scale of
-        :func:`dask_sketch.features.clustering_scale`; ``"comparison"`` for
+        :func:`dask_sketch.features.clustering_scale`, and a mixture of the pilot rows that is
+        rougher, though in a fraction of the time; ``"comparison"`` for
         :func:`dask_sketch.distributions.compare`, with 512 frequencies of eight bandwidths, from
         half of the small distances between samples to twice the large ones, where up to a quarter
         of the frequencies use single features (``"gaussian-marginals"``), where eight

@@ -207,6 +207,16 @@ def test_without_rows_centroids_are_as_good_as_those_of_k_means():
     assert away.inertia(x + 3.0) < 1.2 * error
 
 
+def test_mixtures_of_a_map_for_centroids_are_said_to_be_rough_without_rows():
+    x = random_mixture(3, 2, seed=0).sample(5000, seed=1)
+    feature_map = design(x, n_components=3, task="clustering")
+    with pytest.warns(UserWarning, match="task='clustering'"):
+        decode(sketch(x, feature_map, sample=False), 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        decode(sketch(x, feature_map), 3)
+
+
 def test_few_pilot_rows_are_said_to_make_poor_centroids():
     x = np.random.default_rng(0).gamma(0.5, size=(4000, 4))
     feature_map = design(x, n_components=8, task="clustering", n_pilot=100)

@@ -10,7 +10,9 @@ from dask_sketch.features.design import design_from_pilot
 from dask_sketch.features.pilot import (
     Pilot,
     PilotMixture,
+    cluster_pilot,
     fit_pilot,
+    record_clusters,
     record_pilot,
     rough_mixture,
     rounded_characteristic,
@@ -95,6 +97,19 @@ def test_the_record_has_centroids_of_a_map_for_centroids():
         clusters = pilot.as_dict()["clusters"] | change
         with pytest.raises(InputError, match="pilot"):
             Pilot.from_dict(pilot.as_dict() | {"clusters": clusters}, 2)
+
+
+def test_a_map_for_centroids_has_a_mixture_that_starts_from_its_clusters():
+    truth = random_mixture(3, 2, seed=0)
+    rows = np.column_stack([truth.sample(600, seed=1), np.full(600, 5.0)])
+    pilot, clusters = record_clusters(rows, 3, seed=4), cluster_pilot(rows, 3, seed=4)
+    np.testing.assert_array_equal(pilot.clusters.centers, clusters.centers)
+    found = pilot.mixture
+    assert found.score > truth.score(rows[:, :2]) - 0.02
+    np.testing.assert_allclose(found.weights @ found.means, rows.mean(axis=0), atol=0.05)
+    assert len(record_clusters(rows[:59], 3).mixture.weights) == 2  # 20 rows for each
+    assert record_clusters(np.ones((100, 2)), 2).mixture is None
+    assert record_clusters(rows, None).clusters is None
 
 
 def test_components_of_the_record_leave_a_poor_local_maximum():
