@@ -290,14 +290,9 @@ def design(
             return made(filled_pilot(rows, n_components, seed, samples.feature_names))
         return _with_characteristic(made(rows), rows)
 
-    if n_pilot is None and n_components is not None and task == "mixture":
-        found, pilot = _of_enough_rows(of_rows, read, pilot, size)
-    else:
-        found = of_rows(pilot)
-    simple = task == "mixture" and samples.categories is None and not np.isnan(pilot).any()
-    if found.pilot is None or not simple:
-        return found
-    return found.with_pilot(with_further_start(found.pilot, pilot, seed))
+    given = n_pilot is not None or n_components is None or task != "mixture"
+    found, pilot = (of_rows(pilot), pilot) if given else _of_enough_rows(of_rows, read, pilot, size)
+    return _with_further_start(found, pilot, seed) if task == "mixture" else found
 
 
 def _of_enough_rows(
@@ -323,6 +318,16 @@ def _of_enough_rows(
     for warning in caught:
         warn_user(warning.message)
     return found, pilot
+
+
+def _with_further_start(
+    feature_map: FeatureMap, rows: NDArray[np.float64], seed: int
+) -> FeatureMap:
+    """Feature map with the likelier mixture of a further start, of rows without missing values."""
+    pilot = feature_map.pilot
+    if pilot is None or feature_map.categories is not None or np.isnan(rows).any():
+        return feature_map
+    return feature_map.with_pilot(with_further_start(pilot, rows, seed))
 
 
 def _with_characteristic(feature_map: FeatureMap, rows: NDArray[np.float64]) -> FeatureMap:
