@@ -27,13 +27,13 @@ from dask_sketch.distributions.ridge_selection import (
     SelectedRidge,
     codes_left_out,
     select_ridge,
-    targets_of,
 )
 from dask_sketch.errors import InputError
 from dask_sketch.estimators.conventions import VersionedPickle
 from dask_sketch.graph.lazy import LazyResult
 from dask_sketch.storage.artifact import Storable
 from dask_sketch.validation.arrays import require_number, require_random_state
+from dask_sketch.validation.labels import values_by_label
 from dask_sketch.validation.threads import one_blas_thread
 from dask_sketch.validation.warn import warn_user
 
@@ -196,6 +196,13 @@ def _as_columns(given: NDArray[Any], weights: Array) -> Array:
     return given.astype(np.float64)[:, None]
 
 
+def _labelled(name: str, given: Any, opened: Embeddings) -> Any:
+    """Values in the order of the labels of the groups, if both have labels."""
+    if opened.labels is None or given is None:
+        return given
+    return values_by_label(given, opened.labels, name)
+
+
 def _group_weights(weights: Any, n_groups: int) -> Array:
     if weights is None:
         return np.ones(n_groups)
@@ -338,10 +345,10 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
             return self._set_errors(found, labelled.values[:, 0], known)
         opened = embeddings_of(X)
         values, targets = validate_data(
-            self, opened.values, targets_of(y, opened.labels), dtype=np.float64, y_numeric=True
+            self, opened.values, _labelled("y", y, opened), dtype=np.float64, y_numeric=True
         )
         targets = np.asarray(targets, dtype=np.float64)
-        weights = _group_weights(sample_weight, len(targets))
+        weights = _group_weights(_labelled("sample_weight", sample_weight, opened), len(targets))
         codes = codes_left_out(groups, opened.labels, len(targets))
         found = self._select(replace(opened, values=values), targets[:, None], weights, codes)
         sizes = None if opened.sizes is None else opened.sizes[weights > 0]
@@ -578,9 +585,9 @@ class DistributionClassifier(ClassifierMixin, DistributionEstimator):
             )
         opened = embeddings_of(X)
         values, given = validate_data(
-            self, opened.values, targets_of(y, opened.labels), dtype=np.float64
+            self, opened.values, _labelled("y", y, opened), dtype=np.float64
         )
-        weights = _group_weights(sample_weight, len(given))
+        weights = _group_weights(_labelled("sample_weight", sample_weight, opened), len(given))
         opened, targets = replace(opened, values=values), self._encode(given, weights)
         codes = codes_left_out(groups, opened.labels, len(given))
         if codes is not None:

@@ -221,7 +221,7 @@ def compare_all(
             f"by has {len(used)} labels of units with samples: give labels of two or more groups.",
             parameter="by",
         )
-    blocks = None if strata is None else strata_codes(strata, len(units))[kept]
+    blocks = None if strata is None else strata_codes(strata, units.labels)[kept]
     with one_blas_thread():
         stacked = units_of_one(units.select(kept), blocks).with_weights_of_one_scale(codes)
         smallest = _smallest_p_value(codes, stacked.strata, n_permutations, level, units.dim)

@@ -367,7 +367,7 @@ def _same_units(*groups: SketchGroup, strata: Any) -> tuple[list[SketchGroup], N
                 f"{len(both):,} of {int(both.count.sum()):,}: give sketches of the same rows.",
                 parameter=name,
             )
-    codes = strata_codes(strata, len(both))[both.total_weight > 0]
+    codes = strata_codes(strata, both.labels)[both.total_weight > 0]
     kept = [group.select(group.total_weight > 0) for group in groups]
     if not len(kept[0]):
         raise InputError("both has no samples: there is nothing to test.", parameter="both")

@@ -20,12 +20,12 @@ from dask_sketch.distributions.ridge_selection import (
     SelectedRidge,
     positive_numbers,
     select_ridge,
-    targets_of,
 )
 from dask_sketch.errors import InputError
 from dask_sketch.graph.lazy import LazyResult
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.merge import merge
+from dask_sketch.validation.labels import values_by_label
 from dask_sketch.validation.threads import one_blas_thread
 
 Array = NDArray[np.float64]
@@ -75,7 +75,7 @@ class Targets:
         found = np.minimum(np.searchsorted(self.labels, wanted), len(self.labels) - 1)
         missing = self.labels[found] != wanted
         if missing.any():
-            targets_of({}, wanted[missing])  # raises for the first of them
+            values_by_label({}, wanted[missing], "y")  # raises for the first of them
         return found
 
 
@@ -142,6 +142,8 @@ def labelled_targets(
         )
     order = np.argsort(labels, kind="stable")
     labels, given = labels[order], given[order]
+    if sample_weight is not None:
+        sample_weight = values_by_label(sample_weight, labels, "sample_weight")
     if (labels[1:] == labels[:-1]).any():
         raise InputError("y has a label twice: give one target for each group.", parameter="y")
     weights = np.ones(len(given)) if sample_weight is None else np.asarray(sample_weight, float)

@@ -18,10 +18,10 @@ from dask_sketch.distributions.group_estimators import (
     DistributionRegressor,
 )
 from dask_sketch.distributions.regression_findings import regression_findings
-from dask_sketch.distributions.ridge_selection import targets_of
 from dask_sketch.errors import InputError
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.validation.arrays import require_number
+from dask_sketch.validation.labels import values_by_label
 from dask_sketch.validation.warn import warn_user
 
 # the page has a table of the map, and errors without the weights of the fit
@@ -107,7 +107,7 @@ def write_learning(
             "memory.",
             parameter="groups",
         )
-    given = np.asarray(targets_of(y, groups.labels))
+    given = np.asarray(values_by_label(y, groups.labels, "y"))
     if given.shape != (len(groups),):
         raise InputError(
             f"y has shape {given.shape} for {counted(len(groups), 'group')}: give one target for "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +17,7 @@ from dask_sketch.distributions.group_features import DistributionFeatures
 from dask_sketch.distributions.grouped_ridge import grouped_ridge
 from dask_sketch.errors import InputError
 from dask_sketch.validation.arrays import require_integer, require_number
-from dask_sketch.validation.labels import codes_of
+from dask_sketch.validation.labels import codes_of, values_by_label
 from dask_sketch.validation.threads import one_blas_thread
 
 Array = NDArray[np.float64]
@@ -252,7 +251,7 @@ def codes_left_out(groups: Any, labels: NDArray[Any] | None, n: int) -> NDArray[
     """
     if groups is None:
         return None
-    given = targets_of(groups, labels, "groups")
+    given = groups if labels is None else values_by_label(groups, labels, "groups")
     if isinstance(given, str) or np.shape(given) != (n,):
         raise InputError(
             f"groups has shape {np.shape(given)} for {n:,} groups of samples: give a label for "
@@ -265,52 +264,3 @@ def codes_left_out(groups: Any, labels: NDArray[Any] | None, n: int) -> NDArray[
             f"groups[{int(np.argmax(codes < 0))}] is missing: give it a label.", parameter="groups"
         )
     return codes
-
-
-def targets_of(y: Any, labels: NDArray[Any] | None, name: str = "y") -> Any:
-    """Arrange targets in the order of the labels of the groups.
-
-    Parameters
-    ----------
-    y
-        Mapping from labels, series of pandas with labels as its index, or array-like in the order
-        of the labels.
-    labels
-        Labels of the groups; None if they are unknown, so that the order of ``y`` is kept.
-    name
-        Name of the argument.
-
-    Returns
-    -------
-    targets
-        Targets in the order of ``labels``; ``y`` itself if it has no labels.
-
-    Raises
-    ------
-    InputError
-        If a group has no target.
-    """
-    if labels is None or not (isinstance(y, Mapping) or hasattr(y, "reindex")):
-        return y
-    keys: Any = labels if labels.dtype.kind in "mM" else labels.tolist()
-    if isinstance(y, Mapping):
-        missing = [key for key in keys if key not in y]
-        values = [] if missing else [y[key] for key in keys]
-    else:
-        missing = [key for key in keys if key not in y.index]
-        if missing and _is_counted(y.index):
-            return y  # a series without labels of groups
-        values = [] if missing else y.loc[keys].to_numpy()
-    if missing:
-        raise InputError(
-            f"{name} has no value for the group {missing[0]!s}"
-            + (f" and {len(missing) - 1:,} more" if len(missing) > 1 else "")
-            + ": give one for each label, or an array in the order of the labels.",
-            parameter=name,
-        )
-    return np.asarray(values)
-
-
-def _is_counted(index: Any) -> bool:
-    """Whether an index of pandas only counts the rows."""
-    return type(index).__name__ == "RangeIndex"

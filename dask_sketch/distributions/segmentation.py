@@ -24,6 +24,7 @@ from dask_sketch.distributions.units import Units, units_of
 from dask_sketch.errors import InputError
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.validation.arrays import require_integer, require_number
+from dask_sketch.validation.labels import values_by_label
 from dask_sketch.validation.threads import one_blas_thread
 from dask_sketch.validation.warn import warn_user
 
@@ -292,7 +293,7 @@ def _sequence(
     units = units_of(group.select(initial), group.select(~initial), strata)
     if times is None:
         return units, np.asarray(group.labels)[kept], np.ones(len(units), dtype=bool)
-    found = np.asarray(times)
+    found = np.asarray(values_by_label(times, group.labels, "times"))
     if found.shape != kept.shape or found.dtype.kind not in "iuf" or not np.isfinite(found).all():
         raise InputError(
             f"times of shape {found.shape} and dtype {found.dtype}: give a finite number for each "

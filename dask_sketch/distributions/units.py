@@ -14,7 +14,7 @@ from dask_sketch.diagnostics.mmd import group_vectors
 from dask_sketch.errors import InputError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.sketching.group import SketchGroup
-from dask_sketch.validation.labels import codes_of
+from dask_sketch.validation.labels import codes_of, values_by_label
 
 Array = NDArray[np.float64]
 _CLASSES = 2.0  # classes of the sizes of units for each factor of two
@@ -170,10 +170,12 @@ def units_of(first: SketchGroup, second: SketchGroup, strata: Any = None) -> Uni
     """
     _require_groups({"first": first, "second": second})
     first.feature_map.require_same(second.feature_map)
+    parts = [first.labels, second.labels]
+    labels = np.concatenate(parts)
+    if parts[0].dtype.kind != parts[1].dtype.kind:
+        labels = np.array([label for part in parts for label in part], dtype=object)
     codes = strata_codes(
-        strata,
-        len(first) + len(second),
-        "of the first group, then of the second, in the order of their labels",
+        strata, labels, "of the first group, then of the second, in the order of their labels"
     )
     return _stacked({"first": first, "second": second}, codes)
 
@@ -200,7 +202,7 @@ def units_of_one(group: SketchGroup, strata: Any = None) -> Units:
         differs from the number of units.
     """
     _require_groups({"units": group})
-    return _stacked({"units": group}, strata_codes(strata, len(group)))
+    return _stacked({"units": group}, strata_codes(strata, group.labels))
 
 
 def _require_groups(given: Mapping[str, Any]) -> None:
@@ -262,15 +264,18 @@ def _require_observed(name: str, side: SketchGroup) -> None:
         )
 
 
-def strata_codes(strata: Any, n_units: int, order: str = "in their order") -> NDArray[np.intp]:
+def strata_codes(
+    strata: Any, labels: NDArray[Any], order: str = "in their order"
+) -> NDArray[np.intp]:
     """Convert the strata of units to integer codes.
 
     Parameters
     ----------
     strata
-        Stratum of each unit: array-like of any labels, shape (n_units,); None for one stratum.
-    n_units
-        Number of units.
+        Stratum of each unit: array-like of any labels, shape (n_units,), or a mapping or series of
+        pandas from the labels of the units; None for one stratum.
+    labels
+        Labels of the units, shape (n_units,).
     order
         Order of the labels, for messages.
 
@@ -284,9 +289,11 @@ def strata_codes(strata: Any, n_units: int, order: str = "in their order") -> ND
     InputError
         If there is no label for each unit.
     """
+    n_units = len(labels)
     if strata is None:
         return np.zeros(n_units, dtype=np.intp)
-    if isinstance(strata, (str, Mapping)) or not isinstance(strata, Collection):
+    strata = values_by_label(strata, labels, "strata")
+    if isinstance(strata, str) or not isinstance(strata, Collection):
         raise InputError(
             f"strata of type {type(strata).__name__}: give the stratum of each of the {n_units:,} "
             f"units, {order}."
@@ -310,7 +317,8 @@ def unit_labels(name: str, given: Any, units: SketchGroup) -> tuple[list[Any], N
     name
         Name of the argument.
     given
-        Group of each unit: array-like of any labels, shape (n_units,).
+        Group of each unit: array-like of any labels, shape (n_units,), or a mapping or series of
+        pandas from the labels of the units.
     units
         Sketches of the units.
 
@@ -332,7 +340,7 @@ def unit_labels(name: str, given: Any, units: SketchGroup) -> tuple[list[Any], N
             "call .compute() on a lazy one.",
             parameter="units",
         )
-    n = len(units)
+    n, given = len(units), values_by_label(given, units.labels, name)
     try:
         shape = np.shape(given)
     except ValueError:  # of sequences of several lengths

@@ -28,7 +28,14 @@ from dask_sketch.sketching.missing import StackedMissing
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.storage.artifact import Storable
 from dask_sketch.validation.arrays import FrozenDataclass
-from dask_sketch.validation.labels import Codes, Labels, codes_of, in_one_unit, union
+from dask_sketch.validation.labels import (
+    Codes,
+    Labels,
+    codes_of,
+    in_one_unit,
+    union,
+    values_by_label,
+)
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -387,7 +394,8 @@ class SketchGroup(FrozenDataclass, Storable):
         Parameters
         ----------
         chosen
-            A label or several; a mask, shape (n_groups,), bool; or a function from a label to bool.
+            A label or several; a mask, shape (n_groups,), bool, or a series of pandas with labels
+            as its index; or a function from a label to bool.
 
         Returns
         -------
@@ -411,6 +419,8 @@ class SketchGroup(FrozenDataclass, Storable):
         if callable(chosen):
             chosen = np.array([bool(chosen(label)) for label in self.labels], dtype=bool)
         mask = np.asarray(chosen)
+        if mask.dtype == bool and mask.ndim:
+            mask = np.asarray(values_by_label(chosen, self.labels, "chosen"))
         if mask.dtype == bool and mask.ndim:
             if mask.shape != (len(self),):
                 raise InputError(
@@ -448,8 +458,8 @@ class SketchGroup(FrozenDataclass, Storable):
         Parameters
         ----------
         labels
-            New label of each group: an array of shape (n_groups,), a mapping from labels, or a
-            function of a label.
+            New label of each group: an array of shape (n_groups,), a mapping or series of pandas
+            from labels, or a function of a label.
         dim
             Name of the dimension of the result; by default the name in this group.
 
@@ -458,17 +468,10 @@ class SketchGroup(FrozenDataclass, Storable):
         InputError
             If a group has no new label, or the number of new labels differs.
         """
-        if isinstance(labels, Mapping):
-            missing = [label for label in self.labels if label not in labels]
-            if missing:
-                raise InputError(
-                    f"labels has no new label for {self.dim}={missing[0]!s}"
-                    + (f" and {len(missing) - 1:,} more groups" if len(missing) > 1 else "")
-                    + ": give one for each group."
-                )
-            labels = [labels[label] for label in self.labels]
-        elif callable(labels):
+        if callable(labels):
             labels = [labels(label) for label in self.labels]
+        else:
+            labels = values_by_label(labels, self.labels, "labels")
         new, codes = codes_of(labels, len(self), f"the {len(self):,} groups")
         if (codes < 0).any():
             label = self.labels[int(np.argmax(codes < 0))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -367,3 +367,71 @@ def union(all_labels: Sequence[Labels]) -> tuple[Labels, list[Codes]]:
         else np.zeros(0, dtype=np.intp)
         for labels in all_labels
     ]
+
+
+def values_by_label(given: Any, labels: Labels, name: str) -> Any:
+    """Arrange values that have labels in the order of other labels.
+
+    Parameters
+    ----------
+    given
+        Mapping from labels; series or frame of pandas with labels as its index; array of xarray of
+        one dimension with labels as its coordinate; or values without labels.
+    labels
+        Labels of which there is one value each, shape (n,).
+    name
+        Name of the argument, for messages.
+
+    Returns
+    -------
+    values
+        Array in the order of ``labels``; ``given`` itself if it has no labels.
+
+    Raises
+    ------
+    InputError
+        If a label has no value, or several.
+
+    Examples
+    --------
+    >>> values_by_label({"bob": 2, "ann": 1}, np.array(["ann", "bob"]), "y")
+    array([1, 2])
+    >>> values_by_label([5, 6], np.array(["ann", "bob"]), "y")
+    [5, 6]
+    """
+    if isinstance(given, Mapping):
+        keys: Any = labels if labels.dtype.kind in "mM" else labels.tolist()
+        absent = np.array([key not in given for key in keys], dtype=bool)
+        _require_all(absent, labels, name)
+        return np.asarray([given[key] for key in keys])
+    package = type(given).__module__.partition(".")[0]
+    if package == "xarray" and given.ndim == 1 and given.dims[0] in given.coords:
+        given, package = given.to_series(), "pandas"
+    if package != "pandas" or not hasattr(given, "index"):
+        return given
+    index = given.index
+    if len(index) == len(labels) and index.nlevels == 1 and list(index) == labels.tolist():
+        return given.to_numpy()  # in this order already, also of labels that occur twice
+    if index.nlevels > 1 or not index.is_unique:
+        raise InputError(
+            f"{name} of type {type(given).__name__} has an index with labels that occur twice, or "
+            "of several levels: give one value for each label, or an array in the order of the "
+            "labels.",
+            parameter=name,
+        )
+    positions = index.get_indexer(labels)
+    _require_all(positions < 0, labels, name)
+    return given.to_numpy()[positions]
+
+
+def _require_all(absent: NDArray[np.bool_], labels: Labels, name: str) -> None:
+    """Raise for labels without a value."""
+    if absent.any():
+        others = int(absent.sum()) - 1
+        raise InputError(
+            f"{name} has no value for the label {labels[int(np.argmax(absent))]!s}"
+            + (f" and {others:,} more" if others else "")
+            + ": give one for each label, as a mapping or a series with the labels as its index, "
+            "or an array in the order of the labels.",
+            parameter=name,
+        )

@@ -89,9 +89,17 @@ def test_targets_are_aligned_by_labels():
     expected = DistributionRegressor(**SMALL).fit(group, WIDTH[:80]).predict(NEW)
     order = rng.permutation(80)
     series = pd.Series(WIDTH[order], index=names[order])
-    for y in (series, series.to_dict(), pd.Series(WIDTH[:80])):
+    for y in (series, series.to_dict(), series.to_xarray()):
         found = DistributionRegressor(**SMALL).fit(group, y).predict(NEW)
         np.testing.assert_array_equal(found, expected)
+    weights = pd.Series(np.linspace(0.5, 1.5, 80), index=names)
+    found, expected = (
+        DistributionRegressor(**SMALL).fit(group, series, sample_weight=given).predict(NEW)
+        for given in (weights.iloc[::-1], weights.to_numpy())
+    )
+    np.testing.assert_array_equal(found, expected)
+    with pytest.raises(InputError, match="y .*speaker 000"):  # its index only counts the groups
+        DistributionRegressor(**SMALL).fit(group, pd.Series(WIDTH[:80]))
     for y in (series.iloc[1:], series.iloc[1:].to_dict()):
         with pytest.raises(InputError, match=f"y .*{names[order[0]]}"):
             DistributionRegressor(**SMALL).fit(group, y)

@@ -1,4 +1,5 @@
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
@@ -74,3 +75,21 @@ def test_share_of_false_discoveries(method):
         true.append(len(found & {2, 5}) / 2)
     assert np.mean(false) < 0.08
     assert np.mean(true) > 0.9
+
+
+def test_groups_and_strata_follow_the_labels_of_units():
+    units, machine = files(48, shifted=(2,))
+    order = np.random.default_rng(0).permutation(48)
+    by = pd.Series(machine[order], index=order)
+    day = pd.Series((np.arange(48) // 8 % 2)[order], index=order)
+    settings = {"n_permutations": 99}
+    expected = compare_each(units, machine, strata=day.sort_index().to_numpy(), **settings)
+    for strata in (day, day.to_dict()):
+        assert compare_each(units, by, strata=strata, **settings) == expected
+    halves = units.select(machine % 2 == 0), units.select(machine % 2 == 1)
+    both = day.loc[[*halves[0].labels, *halves[1].labels]]
+    expected = compare(*halves, strata=both.to_numpy(), **settings)
+    for strata in (day, both):
+        assert compare(*halves, strata=strata, **settings).p_value == expected.p_value
+    with pytest.raises(InputError, match=r"by .* 47"):
+        compare_each(units, by.drop(47), **settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 from hypothesis import given, settings
@@ -181,7 +182,13 @@ def test_select_and_merge(speakers):
     some = group.select(["kim", "ann"])
     assert list(some) == ["ann", "kim"]
     assert some["kim"].identical(group["kim"])
-    for chosen in (["ann", "kim"], np.array([True, False, False, True]), lambda s: s in "ann kim"):
+    mask = pd.Series([True, False, True, False], index=["kim", "eve", "ann", "bob"])
+    for chosen in (
+        ["ann", "kim"],
+        mask.loc[list(group)].to_numpy(),
+        mask,
+        lambda s: s in "ann kim",
+    ):
         assert group.select(chosen).identical(some)
         assert group.merged(chosen).identical(partial_sketch(x[np.isin(names, ["ann", "kim"])], fm))
     assert list(group.select("bob")) == ["bob"]
@@ -189,12 +196,13 @@ def test_select_and_merge(speakers):
     language = {"ann": "en", "bob": "fr", "eve": "en", "kim": "fr"}
     by_array = group.merge_by(["en", "fr", "en", "fr"], dim="language")
     assert by_array.dim == "language"
-    for labels in (language, language.get):
+    series = pd.Series(language).iloc[::-1]
+    for labels in (language, language.get, series):
         assert group.merge_by(labels).identical(by_array)
     spoken = np.array([language[name] for name in names])
     assert_bits(by_array, x, spoken, fm)
     for wrong, message in (
-        ({"ann": "en"}, "speaker=bob and 2 more"),
+        ({"ann": "en"}, "labels .* bob and 2 more"),
         (lambda s: None, "speaker=ann"),
         (["en", "fr", None, "fr"], "speaker=eve"),
         (["en"], "1 labels"),
