@@ -235,7 +235,9 @@ def warn_of_misfit(
             remedy = _map_remedy(sketch)
             warned |= warn_of_range(sketch, *mixture, _OUT_OF_RANGE, remedy)
             if not (warned or compared or _CONSTRAINING.intersection(non_default_arguments)):
-                _warn_of_moments(sketch, *mixture, remedy)
+                warned = _warn_of_moments(sketch, *mixture, remedy)
+            if alone and not warned:
+                warn_of_unlike_rows(sketch, (weights, means, variances))
         return
     if variances is None:
         remedy = _remedy(sketch, len(weights), non_default_arguments, "centroids")
@@ -423,7 +425,7 @@ def _warn_of_cost(sketch: Sketch, cost: float, noise_level: float, remedy: str) 
 
 def _warn_of_moments(
     sketch: Sketch, weights: Array, means: Array, variances: Array, remedy: str
-) -> None:
+) -> bool:
     """Warn of means and variances that are not those of the data, which a sketch holds exactly.
 
     Maximum likelihood has the moments of the data, and so have good fits to a sketch: variances of
@@ -432,7 +434,7 @@ def _warn_of_moments(
     """
     spherical = variances.shape[1] > 1 and not np.ptp(variances, axis=1).any()
     if spherical or sketch.effective_count < _MIN_COMPARED:
-        return
+        return False
     mean = weights @ means / weights.sum()
     variance = weights @ (variances + (means - mean) ** 2) / weights.sum()
     varies = sketch.variance > 0.0
@@ -452,6 +454,7 @@ def _warn_of_moments(
             "missing or do not fit, so that EM on rows may be far likelier. "
             f"{remedy}"
         )
+    return bool(excess[worst] > 1.0)
 
 
 def _warn_of_mixture(

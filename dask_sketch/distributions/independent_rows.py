@@ -47,7 +47,7 @@ from dask_sketch.validation.warn import warn_user
 Array = NDArray[np.float64]
 
 _MANY = 100.0  # expected draws of a row from which their number is nearly normal
-_MIN_EFFECTIVE = 150  # effective number of weighted random rows from which the noise is trusted
+_MIN_EFFECTIVE = 400  # effective number of weighted random rows from which the noise is trusted
 _EQUAL = 1e-6  # relative difference of counts that is rounding
 _COPIES = 4  # of the coefficients and of the simulated features of a draw
 _FEW_ROWS = 20  # effective number of rows from which a variance along a direction is trusted

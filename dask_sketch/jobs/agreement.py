@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 # Arguments of open_samples that are keys of a table of data.
 _READING = ("array", "columns", "weights", "chunk_size", "missing_chunks")
+POLICIES = "nan_policies"  # key of the policies for missing values in the records of runs
 # Errors of a missing file, which further attempts cannot mend.
 _NO_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError, UnicodeDecodeError)
 
@@ -233,6 +234,7 @@ def require_same_settings(job: Job, ledger: Ledger) -> None:
         _require_map(job, conventions)
     _require_design(job, ledger)
     _require_rows(job, ledger)
+    _require_policies(job, ledger)
     _require_arithmetic(job, ledger)
 
 
@@ -301,6 +303,30 @@ def _require_rows(job: Job, ledger: Ledger) -> None:
             f"the ledger keeps {kept}, as its first run decided, and cannot change that. Leave the "
             "setting out to go on like this, give 0 for none, or give another path as job.ledger, "
             "and the next run reads all data.",
+        )  # fmt: skip
+
+
+def nan_policies(job: Job) -> dict[str, str]:
+    """Policies for missing values by the names of the sources, for the records of runs."""
+    return {table.name: table.nan_policy for table in job.sources}
+
+
+def _require_policies(job: Job, ledger: Ledger) -> None:
+    """Raise for a policy for missing values that is not that of earlier rows with such values."""
+    records = [found for record in ledger.history() if (found := record.results.get(POLICIES))]
+    for number, table in enumerate(job.sources):
+        earlier = records[-1].get(table.name) if records else None
+        if earlier in (None, "raise", table.nan_policy):  # no row of "raise" had missing values
+            continue
+        total = ledger.total()
+        if not total.omitted and getattr(total, "missing", None) is None:
+            continue
+        left = f"{total.omitted:,} rows left out" if total.omitted else "rows with missing values"
+        raise _wrong(
+            job, f"sources[{number}].nan_policy = {shown_value(table.nan_policy)}",
+            f"the ledger has {left} by {shown_value(earlier)} of earlier runs, and sums of several "
+            "policies are those of no single pass. Give the earlier setting; or give another path "
+            "as job.ledger, and the next run reads all data.",
         )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from dask_sketch.diagnostics.report import Answer, Section, write_page
 from dask_sketch.diagnostics.report_figures import Drawing
 from dask_sketch.display.plots import plot_explained_variance
+from dask_sketch.jobs.outcome import COMMAND
 from dask_sketch.jobs.report_sections import (
     MAX_ROWS,
     breach_sentences,
@@ -103,7 +104,7 @@ def write_component_page(
             },
         },
         versions=versions,
-        command=f"dask-sketch run {job.path}\ndask-sketch report {job.path}",
+        command=f"{COMMAND} {job.path}\ndask-sketch report {job.path}",
     )
 
 

@@ -500,7 +500,7 @@ def ledger_of(job: Job) -> Ledger | None:
     """
     path = job.resolve(job.job.ledger)
     options = job.options(job.job.storage_options, path)
-    if not _exists(path, options):
+    if not has_ledger(job):
         require_vacant_ledger(job, options)
         return None
     with ledger_path(job):
@@ -509,8 +509,16 @@ def ledger_of(job: Job) -> Ledger | None:
     return ledger
 
 
-def _exists(path: str, options: dict[str, Any] | None) -> bool:
-    """Whether there is a complete ledger, and not only the folder of an interrupted creation."""
+def has_ledger(job: Job) -> bool:
+    """Whether there is a complete ledger, and not only the folder of an interrupted creation.
+
+    Raises
+    ------
+    LedgerError
+        If its file system cannot be reached.
+    """
+    path = job.resolve(job.job.ledger)
+    options = job.options(job.job.storage_options, path)
     try:
         fs, root = fsspec.core.url_to_fs(path, **(options or {}))
         fs.invalidate_cache()

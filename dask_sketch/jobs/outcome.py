@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,17 @@ from dask_sketch.distributions.result import TwoSampleTest
 from dask_sketch.errors import ArtifactError, JobError
 from dask_sketch.jobs.ledger.reader import KeptRows
 from dask_sketch.jobs.past_drift import LastChange
+from dask_sketch.models.artifact import (
+    ALPHA_STABLE,
+    CENTROIDS,
+    COMPONENTS,
+    LATENT_CLASSES,
+    MIXTURE,
+    VON_MISES_FISHER,
+)
+from dask_sketch.sketching.artifact import MOMENTS, SKETCH
 from dask_sketch.sketching.second_moments import SecondMoments
+from dask_sketch.storage.artifact import OUTPUT
 from dask_sketch.storage.overwrite import (
     OccupiedError,
     local_path,
@@ -31,6 +42,14 @@ if TYPE_CHECKING:
     from dask_sketch.jobs.ledger.sums import Sums
 
 DONE, INCOMPLETE = "done", "incomplete"
+COMMAND = "dask-sketch run"  # in the report of each job
+# Schemas of results that an output may replace.
+_KINDS = {
+    "sketch": frozenset({SKETCH, MOMENTS}),
+    "model": frozenset(
+        {MIXTURE, CENTROIDS, LATENT_CLASSES, VON_MISES_FISHER, ALPHA_STABLE, COMPONENTS}
+    ),
+}
 _NAMED = 3
 _STATES = 2  # comparisons in the summary
 
@@ -330,8 +349,17 @@ def model_paths(job: Job) -> Iterator[tuple[str, str, dict[str, Any] | None]]:
             yield table.name, *_located(job, job.outputs.model.replace("{name}", table.name))
 
 
-def require_outputs(job: Job) -> None:
+def require_outputs(job: Job, *, has_ledger: bool) -> None:
     """Check that all outputs can be written at the end of a run, without replacing other files.
+
+    Only results of the same kind are replaced, and in the first run only those of other jobs.
+
+    Parameters
+    ----------
+    job
+        Job.
+    has_ledger
+        Whether an earlier run has created the ledger.
 
     Raises
     ------
@@ -351,12 +379,22 @@ def require_outputs(job: Job) -> None:
     _require_apart(places)
     for key, path, options in artifacts:
         with _named(key):
-            require_writable(path, overwrite=True, storage_options=options)
+            require_writable(
+                path,
+                overwrite=True,
+                storage_options=options,
+                accepts=partial(_is_output, kinds=_KINDS[key], has_ledger=has_ledger),
+            )
     if job.outputs.report is not None:
         page = local_path(job.resolve(job.outputs.report))
         assert page is not None  # job files accept no URL for the report
         with _named("report"):
-            require_writable_page(page)
+            require_writable_page(page, mark=f"{COMMAND} ")
+
+
+def _is_output(attributes: Mapping[str, Any], kinds: frozenset[str], *, has_ledger: bool) -> bool:
+    """Whether an artifact is an earlier output of a job; earlier versions did not mark them."""
+    return attributes.get("schema") in kinds and (has_ledger or OUTPUT in attributes)
 
 
 def _require_apart(places: Sequence[tuple[str, str]]) -> None:

@@ -19,7 +19,7 @@ from dask_sketch.jobs.component_report import write_component_page
 from dask_sketch.jobs.job_file import read_job
 from dask_sketch.jobs.ledger.sums import same_sums
 from dask_sketch.jobs.open import ledger_of
-from dask_sketch.jobs.outcome import Outcome, model_text
+from dask_sketch.jobs.outcome import COMMAND, Outcome, model_text
 from dask_sketch.jobs.past_drift import LastChange
 from dask_sketch.jobs.report_sections import (
     MAX_ROWS,
@@ -104,7 +104,7 @@ def write_page(
         ],
         drawings=drift_drawings(results, outcome),
         versions=versions,
-        command=f"dask-sketch run {job.path}\ndask-sketch report {job.path}",
+        command=f"{COMMAND} {job.path}\ndask-sketch report {job.path}",
     )
 
 

@@ -24,7 +24,12 @@ from dask_sketch.errors import (
     SketchError,
     install_command,
 )
-from dask_sketch.jobs.agreement import design_settings, require_writable_ledger
+from dask_sketch.jobs.agreement import (
+    POLICIES,
+    design_settings,
+    nan_policies,
+    require_writable_ledger,
+)
 from dask_sketch.jobs.job_file import Job, read_job
 from dask_sketch.jobs.ledger.forgotten import file_of
 from dask_sketch.jobs.ledger.history import RunRecord
@@ -35,6 +40,7 @@ from dask_sketch.jobs.open import (
     OpenSource,
     Result,
     feature_map_of,
+    has_ledger,
     ledger_of,
     open_sources,
     require_score,
@@ -89,7 +95,7 @@ def plan_job(path: str | Path, *, sample: int | None = None) -> JobPlan:
     """
     job = read_job(path).with_rows(sample)
     with job.secrets.hidden():
-        require_outputs(job)
+        require_outputs(job, has_ledger=has_ledger(job))
         ledger = ledger_of(job)
         require_writable_ledger(job, ledger)
         sources = open_sources(job, ledger)
@@ -147,7 +153,7 @@ def run_job(
     job = read_job(path).with_rows(sample)
     with job.secrets.hidden(), _recorded_failure(job):
         _require_extras(job)
-        require_outputs(job)
+        require_outputs(job, has_ledger=has_ledger(job))
         with connect(job.cluster):
             return _Run(job, progress, log).outcome()
 
@@ -373,12 +379,12 @@ class _Run:
             if total is not None:
                 path, options = total
                 sums = without_rows(results.total)
-                sums.to_zarr(path, overwrite=True, storage_options=options)
+                sums.replace_output(path, self.job.job.name, storage_options=options)
             for name, path, options in model_paths(self.job):
                 if name in results.refused:  # the file of the last good model stays
                     continue
                 model = results.models[name].model
-                model.to_zarr(path, overwrite=True, storage_options=options)
+                model.replace_output(path, self.job.job.name, storage_options=options)
         if outcome.report is not None:
             with self._step("report"):
                 write_page(results, outcome, planned)
@@ -421,6 +427,7 @@ class _Run:
                 "feature_names": results.feature_names and list(results.feature_names),
                 "settings": results.settings,
                 "design": design_settings(self.job),
+                POLICIES: nan_policies(self.job),
                 "arithmetic": arithmetic_digest(ledger.feature_map),
                 "rows": dict(outcome.rows),
                 "seconds": dict(self.seconds),

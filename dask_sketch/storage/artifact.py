@@ -24,6 +24,7 @@ from dask_sketch.storage.overwrite import local_path, path_exists, require_writa
 if TYPE_CHECKING:
     import xarray as xr
 
+OUTPUT = "job"  # attribute of outputs of jobs: the name of the job
 ROOT = "zarr.json"  # metadata of a group
 DOCUMENT = "dataset.json"  # attributes and dimensions of a packed dataset
 # End of the name of the object that holds a whole artifact while another one is replaced by it.
@@ -66,6 +67,31 @@ class Storable(ABC):
         dataset, schema, number = self._stored()
         write_dataset(
             dataset, store, schema, number, overwrite=overwrite, storage_options=storage_options
+        )
+
+    def replace_output(
+        self, store: Any, job: str, *, storage_options: dict[str, Any] | None = None
+    ) -> None:
+        """Store this as an output of a job, in place of an earlier one.
+
+        Parameters
+        ----------
+        store
+            Path, URL or Zarr store.
+        job
+            Name of the job, kept as an attribute by which later runs know their outputs.
+        storage_options
+            Options of the file system of a URL.
+
+        Raises
+        ------
+        ArtifactError
+            As :meth:`to_zarr`.
+        """
+        dataset, schema, number = self._stored()
+        marked = dataset.assign_attrs({OUTPUT: job})
+        write_dataset(
+            marked, store, schema, number, overwrite=True, storage_options=storage_options
         )
 
     def to_bytes(self) -> bytes:

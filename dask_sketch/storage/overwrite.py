@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,7 +20,7 @@ class OccupiedError(ArtifactError):
 
 _MAX_METADATA = 2**20  # bytes of metadata that are read to recognise an artifact
 _PAGE = b'<meta name="generator" content="dask-sketch">'  # in the first bytes of a page of ours
-_PAGE_BYTES = 512
+_PAGE_BYTES, _MAX_PAGE = 512, 2**26
 
 
 def local_path(store: Any) -> Path | None:
@@ -84,7 +84,11 @@ def resolve_parents(path: Path) -> Path:
 
 
 def require_writable(
-    store: Any, *, overwrite: bool = False, storage_options: dict[str, Any] | None = None
+    store: Any,
+    *,
+    overwrite: bool = False,
+    storage_options: dict[str, Any] | None = None,
+    accepts: Callable[[Mapping[str, Any]], bool] | None = None,
 ) -> None:
     """Raise unless an artifact may be written to ``store``; also used before a long run.
 
@@ -96,6 +100,8 @@ def require_writable(
         Replace an earlier artifact. Samples, ledgers and other files are never replaced.
     storage_options
         Options of the file system of a URL.
+    accepts
+        Whether an artifact with these attributes may be replaced; by default each may.
 
     Raises
     ------
@@ -104,9 +110,9 @@ def require_writable(
     """
     path = local_path(store)
     if path is not None:
-        _require_local(path, overwrite)
+        _require_local(path, overwrite, accepts)
     elif isinstance(store, str):
-        _require_remote(store, overwrite, storage_options)
+        _require_remote(store, overwrite, storage_options, accepts)
     elif overwrite:
         import zarr
 
@@ -114,17 +120,18 @@ def require_writable(
             attributes = zarr.open(store, mode="r").attrs.asdict()
         except (OSError, KeyError):  # the store is empty
             return
-        if not _is_artifact(attributes):
-            raise _refusal(str(store))
+        _require_replaceable(attributes, str(store), accepts)
 
 
-def require_writable_page(path: Path) -> None:
+def require_writable_page(path: Path, mark: str | None = None) -> None:
     """Raise unless a page may be written to ``path``, in place of a page of dask-sketch or nothing.
 
     Parameters
     ----------
     path
         Path of the page.
+    mark
+        Text that a page must hold to be replaced; by default each page of dask-sketch may be.
 
     Raises
     ------
@@ -133,14 +140,16 @@ def require_writable_page(path: Path) -> None:
     """
     path = resolve_parents(path)
     if path.exists():
-        start = b"not a file"
+        start, rest = b"not a file", b""
         if path.is_file():
             with path.open("rb") as file:
                 start = file.read(_PAGE_BYTES)
-        if start and _PAGE not in start:
+                rest = file.read(_MAX_PAGE) if mark is not None and _PAGE in start else b""
+        if start and (_PAGE not in start or (mark is not None and mark.encode() not in rest)):
+            kind = "page of dask-sketch" if mark is None else "report of a job"
             raise OccupiedError(
-                f"path={str(path)!r} exists and is no page of dask-sketch, so it is not "
-                "overwritten. Choose another path, or remove it."
+                f"path={str(path)!r} exists and is no {kind}, so it is not overwritten. Choose "
+                "another path, or remove it."
             )
     _require_writable(path)
 
@@ -176,7 +185,9 @@ def require_earlier_text(path: Path, kind: str, marks: Sequence[str]) -> None:
         )
 
 
-def _require_local(path: Path, overwrite: bool) -> None:
+def _require_local(
+    path: Path, overwrite: bool, accepts: Callable[[Mapping[str, Any]], bool] | None
+) -> None:
     if path.exists():
         if not overwrite:
             raise ArtifactError(
@@ -184,8 +195,8 @@ def _require_local(path: Path, overwrite: bool) -> None:
                 parameter="overwrite",
             )
         empty = path.is_dir() and not any(path.iterdir())
-        if not empty and not _is_artifact(_attributes(path / "zarr.json")):
-            raise _refusal(str(path))
+        if not empty:
+            _require_replaceable(_attributes(path / "zarr.json"), str(path), accepts)
     _require_writable(path)
 
 
@@ -218,7 +229,12 @@ def _require_writable(path: Path) -> None:
         ) from error
 
 
-def _require_remote(url: str, overwrite: bool, storage_options: dict[str, Any] | None) -> None:
+def _require_remote(
+    url: str,
+    overwrite: bool,
+    storage_options: dict[str, Any] | None,
+    accepts: Callable[[Mapping[str, Any]], bool] | None,
+) -> None:
     import fsspec
 
     try:
@@ -243,8 +259,7 @@ def _require_remote(url: str, overwrite: bool, storage_options: dict[str, Any] |
             f"store={url!r} cannot be written: {error} ({type(error).__name__}). Check the URL, "
             "and that the package for it is installed."
         ) from error
-    if not _is_artifact(_parsed_attributes(document)):
-        raise _refusal(url)
+    _require_replaceable(_parsed_attributes(document), url, accepts)
 
 
 def _attributes(document: Path) -> Any:
@@ -270,8 +285,18 @@ def _is_artifact(attributes: Any) -> bool:
     return str(attributes.get("written_by")).startswith("dask-sketch")
 
 
-def _refusal(store: str) -> OccupiedError:
-    return OccupiedError(
-        f"store={store!r} exists and is neither a sketch nor a model, so it is not overwritten. "
-        "Choose another path, or remove it."
-    )
+def _require_replaceable(
+    attributes: Any, store: str, accepts: Callable[[Mapping[str, Any]], bool] | None
+) -> None:
+    """Raise unless attributes belong to an artifact that may be replaced."""
+    if not _is_artifact(attributes):
+        raise OccupiedError(
+            f"store={store!r} exists and is neither a sketch nor a model, so it is not "
+            "overwritten. Choose another path, or remove it."
+        )
+    if accepts is not None and not accepts(attributes):
+        kind = str(attributes.get("schema")).rpartition("/")[2].replace("-", " ")[:80]
+        raise OccupiedError(
+            f"store={store!r} holds a {kind} that is no earlier output of a job, so it is not "
+            "overwritten. Choose another path, or remove it."
+        )

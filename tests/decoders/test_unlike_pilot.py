@@ -10,7 +10,7 @@ import pytest
 import dask_sketch as ds
 from dask_sketch.decoders.unlike_pilot import difference_from_pilot, share_left_out
 from dask_sketch.graph.sketch import sketch_reduction
-from dask_sketch.models import GaussianMixture
+from dask_sketch.models import GaussianMixture, random_mixture
 from dask_sketch.sources.open import open_samples
 
 
@@ -99,3 +99,22 @@ def test_tasks_do_not_carry_the_record(earlier_map):
     without = sketch_reduction(samples, earlier_map.with_pilot(None), "raise")
     assert carried < len(pickle.dumps(without.chunk)) + 1000
     assert len(pickle.dumps(earlier_map)) > carried + 2 * earlier_map.n_frequencies
+
+
+def test_few_frequencies_differ_more_by_chance():
+    truth = random_mixture(3, 1, seed=0)
+    found = 0
+    for seed in range(30):
+        feature_map = ds.design(truth.sample(5000, seed=seed), n_components=3)
+        sketch = ds.sketch(truth.sample(6000, seed=100 + seed), feature_map, sample=False)
+        found += difference_from_pilot(sketch) is not None
+    assert found <= 1  # 10 or more beyond 1.5 times the mean
+
+
+def test_users_are_warned_of_new_components_that_frequencies_do_not_resolve():
+    truth = random_mixture(4, 3, seed=0)
+    feature_map = ds.design(truth.sample(6000, seed=1), n_components=5)
+    rows = truth.sample(6000, seed=2)
+    rows[:1500] = 1.0 + 0.01 * np.random.default_rng(0).normal(size=(1500, 3))
+    with pytest.warns(UserWarning, match=r"\d+% of the weight .* pilot rows"):
+        ds.decode(ds.sketch(rows, feature_map, sample=False), 5)

@@ -225,3 +225,35 @@ def test_a_ledger_of_other_arithmetic_is_refused(make_place: Make) -> None:
     for code, message in refusals(place.file):
         assert code == USAGE
         assert re.search(r"job\.ledger = .*numpy \d", message)
+
+
+@pytest.mark.parametrize(("first", "second"), [("omit", "available"), ("available", "omit")])
+def test_another_policy_for_missing_values_is_refused_if_there_were_some(
+    make_place: Make, first: str, second: str
+) -> None:
+    place = make_place(2, sample=0)
+    map_ = 'n_components = 2\nn_frequencies = 60\ndistribution = "gaussian-marginals"'
+    days = f'{PARQUET}nan_policy = "{first}"\n'
+    write_days(place)
+    place.write(sources=days, map_=map_)
+    place.run()
+    place.write(sources=days.replace(first, second), map_=map_)
+    place.run()  # there were no missing values yet
+    place.write(sources=days, map_=map_)
+    frame = pd.DataFrame(rows_of(60, seed=1), columns=["a", "b"])
+    frame.iloc[:7, 0] = np.nan
+    frame.to_parquet(place.folder / "days/1.parquet")
+    place.run()
+    before = place.ledger().total()
+    place.write(sources=days.replace(first, second), map_=map_)
+    for code, line in refusals(place.file):
+        assert code == USAGE
+        assert f'sources[0].nan_policy = "{second}"' in line
+        assert ("7 rows" if first == "omit" else "missing values") in line
+    place.write(sources=days, map_=map_)
+    place.run()
+    assert place.ledger().total().identical(before)
+    looser = {"omit": "raise"}.get(first)
+    if looser:
+        place.write(sources=days.replace(first, looser), map_=map_)
+        assert refusals(place.file)[0][0] == USAGE

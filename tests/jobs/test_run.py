@@ -19,7 +19,6 @@ from dask_sketch.diagnostics.report import installed_versions
 from dask_sketch.errors import (
     ChunkError,
     InputError,
-    JobError,
     LedgerLocked,
 )
 from dask_sketch.jobs import open as inputs
@@ -396,40 +395,3 @@ def test_workers_give_the_bits_of_threads(make_place: Make, forked_workers: None
     place.write(DECODE)  # and on with threads
     assert place.run().new == 1
     assert place.ledger().total().identical(place.scratch())
-
-
-@pytest.mark.parametrize(
-    ("paths", "message"),
-    [
-        ({"model": "m.zarr", "sketch": "./m.zarr"}, r"outputs\.model.*outputs\.sketch"),
-        ({"model": "m.zarr", "report": "m.zarr/r.html"}, r"outputs\.report.*outputs\.model"),
-        ({"model": "ledger.zarr"}, r"outputs\.model.*job\.ledger"),
-    ],
-)
-def test_outputs_that_would_replace_each_other_are_refused_first(
-    make_place: Make, paths: dict[str, str], message: str
-) -> None:
-    place = make_place(3)
-    outputs = "".join(f'{key} = "{path}"\n' for key, path in paths.items())
-    place.write(f"{DECODE}[outputs]\n{outputs}")
-    with pytest.raises(JobError, match=message):
-        place.run()
-    assert not (place.folder / "ledger.zarr").exists()
-
-
-@pytest.mark.parametrize("key", ["model", "sketch", "report"])
-def test_outputs_that_would_replace_something_else_are_refused_first(
-    make_place: Make, read: list[int], key: str
-) -> None:
-    place = make_place()
-    before = zarr.open(place.store)[:]
-    where = "notes.html" if key == "report" else "x.zarr"
-    (place.folder / "notes.html").write_text("my notes")
-    place.write(f'{DECODE}[outputs]\n{key} = "{where}"\n')
-    for run in (plan_job, run_job):
-        with pytest.raises(JobError, match=rf"outputs\.{key}"):
-            run(place.file)
-    assert not read
-    assert not (place.folder / "ledger.zarr").exists()
-    np.testing.assert_array_equal(zarr.open(place.store)[:], before)
-    assert (place.folder / "notes.html").read_text() == "my notes"
