@@ -118,8 +118,9 @@ def fit_replicate(
         same = pilot_mixture(problem.sketch) is not None
         score = mean_log_likelihood(rows, masses, given) if same else -np.inf
         if k == 1 and _has_moments(problem):
-            given = np.ones(1), problem.sketch.mean[None], problem.sketch.variance[None]
-            score = mean_log_likelihood(rows, masses, given) if same else -np.inf
+            variance = problem.sketch.variance
+            given = np.ones(1), problem.sketch.mean[None], variance[None]
+            score = -0.5 * float((np.log(2.0 * np.pi * variance) + 1.0).sum())  # of all rows
             return Candidates(None, given, score, True, calibrated)
         if _is_calibrated(calibrated):  # else the rows show no more than their mixture
             fitted = fit_mixture(rows, masses, k, starts=[given], n_starts=0, n_moves=0)

@@ -132,7 +132,7 @@ def test_classes_of_new_speakers(loss):
         (SPEAKER[:-1], r"groups .*\(119,\)"),
         ("speaker", "groups"),
         (np.zeros(len(SPEAKER)), "groups has one label"),
-        ({0: "ann"}, "groups .*group 1"),
+        ({0: "ann"}, "groups .*label 1"),
         (np.where(SPEAKER == 1, np.nan, SPEAKER), r"groups\[20\] is missing"),
     ],
 )

@@ -39,6 +39,12 @@ def test_dates_and_numbers_are_labels_too():
     both = pd.Series([1, 2, 3, 4], index=["a", "b", "a", "b"])  # in the order of two sides
     labels = np.array(["a", "b", "a", "b"])
     np.testing.assert_array_equal(values_by_label(both, labels, "strata"), [1, 2, 3, 4])
+    twice = np.array([0, 1, 0, 1])
+    counted = pd.Series([5, 6, 7, 8])
+    np.testing.assert_array_equal(values_by_label(counted, twice, "strata"), [5, 6, 7, 8])
+    np.testing.assert_array_equal(values_by_label(counted[:2], twice, "strata"), [5, 6, 5, 6])
+    with pytest.raises(InputError, match=r"strata .*twice"):
+        values_by_label(both.iloc[[1, 0, 2, 3]], labels, "strata")
 
 
 @pytest.mark.parametrize(
