@@ -253,7 +253,8 @@ class Decoding:
         Mean log-likelihood of the calibrated rows in nats, or for centroids their negative mean
         squared error. Where the sketch carried no rows, they are simulated from the mixture of the
         pilot rows of the feature map, and calibrated if the sketch is of other data: such scores
-        say little about the data. That of one component is of all rows. None for other methods than ``"likelihood"``.
+        say little about the data. That of one component is of all rows. None for other methods
+        than ``"likelihood"``.
     gain
         Excess of the score over that of the rejected candidate: of the fit to the sketch over
         maximum likelihood, or the reverse.
