@@ -54,6 +54,8 @@ from dask_sketch.validation.warn import warn_user
               help="Covariances of a mixture: variances of features (diag), one variance "
               "(spherical), one matrix (tied), a matrix for each component (full), or factors for "
               "each, such as three (low-rank:3).")  # fmt: skip
+@click.option("--shared-alpha", is_flag=True,
+              help="One alpha for all components of --model alpha-stable.")  # fmt: skip
 @click.option("--refine", type=click.Choice(REFINEMENTS),
               help="Estimates near maximum likelihood, and standard errors.")  # fmt: skip
 @click.option("--start", metavar="MODEL",

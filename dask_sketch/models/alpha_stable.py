@@ -226,8 +226,12 @@ class AlphaStableMixture(Mixture):
 
     @property
     def n_parameters(self) -> int:
-        """Number of free parameters: weights, which sum to one, locations, scales and alphas."""
-        return self.n_components * (2 * self.n_features + 2) - 1
+        """Number of free parameters: weights, which sum to one, locations, scales and alphas.
+
+        Equal alphas are one parameter, which the components share.
+        """
+        n_alphas = self.n_components if np.ptp(self.alphas) > 0.0 else 1
+        return self.n_components * (2 * self.n_features + 1) - 1 + n_alphas
 
     def characteristic(self, frequencies: ArrayLike) -> Complex:
         """Characteristic function ``E exp(-i omega . x)``.

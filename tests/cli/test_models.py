@@ -53,6 +53,8 @@ def test_every_model(sketched: Path) -> None:
         "low-rank:1",
         (2, 2, 2),
     )
+    stable = answer(*common, "alpha-stable", "--shared-alpha")
+    assert stable["alphas"][0] == stable["alphas"][1]
     known = answer(*common, "known", "--covariance", "1.5,0.75")
     assert np.array(known["covariances"]) == pytest.approx(np.array([[1.5, 0.75]] * 2))
     assert answer(*common, "dirac", "--method", "cl-ompr")["kind"] == "centroids"

@@ -313,6 +313,9 @@ def test_numbers_of_heavy_tails_need_no_rows() -> None:
     choice = select_model(data, n_components=[1, 2, 3], **options)
     assert choice.criterion == "overidentification"
     assert choice.model.n_components == 2
+    shared = select_model(data, n_components=[1, 2, 3], shared_alpha=True, **options)
+    assert np.ptp(shared.model.alphas) == 0.0
+    assert shared.selected.n_parameters == choice.selected.n_parameters - 1
     with pytest.raises(InputError, match=r"criterion='likelihood'.*alpha-stable"):
         select_model(data, criterion="likelihood", **options)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import dask.array as da
 import numpy as np
 import pytest
@@ -80,6 +82,8 @@ def test_predictions_marginals_and_storage(mixture, tmp_path):
     np.testing.assert_allclose(one.characteristic(omega), both)
     np.testing.assert_array_equal(mixture.marginal([1, 0]).locations, mixture.locations[:, ::-1])
     assert mixture.n_parameters == 2 * 6 - 1
+    shared = replace(mixture, alphas=np.full(2, 1.5), decoding=None)
+    assert shared.n_parameters == 2 * 5 - 1 + 1
     mixture.to_zarr(tmp_path / "model.zarr")
     found = open_artifact(tmp_path / "model.zarr")
     for name in ("weights", "locations", "scales", "alphas"):
