@@ -167,15 +167,74 @@ def test_level(offsets):
     assert 0.06 <= np.mean(p <= 0.1) <= 0.14
 
 
-def test_skewed_covariances_are_warned_of() -> None:
-    feature_map = FeatureMap(2, 50, scale=1.0, distribution="gaussian")
-    units = np.arange(1000) % 20
-    rows = (np.random.default_rng(5).random((1000, 2)) < 0.05).astype(float)
-    rows[rows[:, 0] == 1.0, 1] = 0.0  # no row has both rare values, as by chance in 1 of 12 draws
-    parts = [rows, *split_columns(rows, [0], feature_map)]
-    groups = [partial_sketch(x, feature_map, groups=units) for x in parts]
+RARE_MAP = FeatureMap(2, 40, scale=1.0, distribution="gaussian")
+
+
+def rare_groups(rng, n_rows, *, meet=True):
+    """Sketches of independent rows of two values, one of them in 5 % of the rows."""
+    units = np.repeat(np.arange(20), n_rows)
+    rows = (rng.random((len(units), 2)) < 0.05) * 1.5
+    if not meet:
+        rows[rows[:, 0] > 0.0, 1] = 0.0
+    parts = [rows, *split_columns(rows, [0], RARE_MAP)]
+    return [partial_sketch(x, RARE_MAP, groups=units) for x in parts]
+
+
+def test_rare_values_that_never_meet_are_no_dependence() -> None:
+    # by chance, as in a third of all draws: all covariances within units are then negative
+    for seed in range(5):
+        groups = rare_groups(np.random.default_rng(seed), 20, meet=False)
+        assert not compare_columns(*groups, n_permutations=199).is_dependent
+
+
+def test_rare_values_that_meet_in_few_units_are_warned_of() -> None:
     with pytest.warns(UserWarning, match="20 units"):
-        compare_columns(*groups, n_permutations=99)
+        compare_columns(*rare_groups(np.random.default_rng(4), 60), n_permutations=99)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default:the covariances inside of the 20 units")  # in many draws
+@pytest.mark.parametrize("n_rows", [20, 60])
+def test_level_with_rare_values(n_rows) -> None:
+    found = [
+        compare_columns(
+            *rare_groups(np.random.default_rng(880000 + seed), n_rows), n_permutations=199
+        ).p_value
+        for seed in range(300)
+    ]
+    assert np.mean(np.array(found) <= 0.05) <= 0.083  # the upper 99 % limit of 5 %
+    assert np.mean(np.array(found) <= 0.01) <= 0.027
+
+
+def walks(rng, n_units, n_rows, *, reflected):
+    """Random walks in each unit and column: from zero, or reflected from a uniform beginning."""
+    x = np.cumsum(0.3 * rng.normal(size=(n_units, n_rows, 2)), axis=1)
+    if reflected:
+        x = np.abs((x + 4.0 * rng.random((n_units, 1, 2))) % 4.0 - 2.0)
+    units = np.repeat(np.arange(n_units), n_rows)
+    rows = x.reshape(-1, 2)
+    parts = [rows, *split_columns(rows, [0], RARE_MAP)]
+    return [partial_sketch(one, RARE_MAP, groups=units) for one in parts]
+
+
+def test_columns_with_a_common_course_of_all_units_are_dependent() -> None:
+    # both walks are near zero at the beginning of each unit, and far from it at the end
+    rng = np.random.default_rng(0)
+    assert compare_columns(*walks(rng, 400, 30, reflected=False), n_permutations=199).is_dependent
+    stationary = walks(rng, 400, 30, reflected=True)
+    assert not compare_columns(*stationary, n_permutations=199).is_dependent
+
+
+@pytest.mark.slow
+def test_level_of_stationary_walks() -> None:
+    found = [
+        compare_columns(
+            *walks(np.random.default_rng(seed), 20, 30, reflected=True), n_permutations=199
+        ).p_value
+        for seed in range(300)
+    ]
+    assert 0.019 <= np.mean(np.array(found) <= 0.05) <= 0.083  # 99 % limits of 5 %
+
 
 
 def test_frames_with_other_names_are_refused():
