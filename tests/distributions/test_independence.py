@@ -236,7 +236,6 @@ def test_level_of_stationary_walks() -> None:
     assert 0.019 <= np.mean(np.array(found) <= 0.05) <= 0.083  # 99 % limits of 5 %
 
 
-
 def test_frames_with_other_names_are_refused():
     feature_map = FeatureMap(2, 20, scale=1.0, feature_names=("a", "b"))
     frame = pd.DataFrame(np.ones((4, 2)), columns=["b", "a"])
