@@ -40,6 +40,8 @@ Array = NDArray[np.float64]
 
 _MAX_RATIO = 8.0  # of the median sizes of the units of both sides, and of sizes and weights
 _MIN_SINGLE = 4  # frequencies of one feature alone that are needed for a statistic of them
+_MAX_LAGS = 6  # neighbours of a unit in time whose dependence on it counts in the noise
+_LEAST_NOISE = 0.25  # smallest noise of dependent units, relative to that of independent ones
 _NUMBERS = 2**24  # products of permutations and eigenvectors in memory at once
 
 
@@ -87,7 +89,9 @@ def compare(
         The sides are then shifted along this sequence, whose end is joined to its beginning, in
         place of permutations. The test needs ``1 / level`` units. The level is exact if units could
         have come in any order, and nearly holds if dependence ends after a small part of the
-        sequence.
+        sequence. Where the units of one side are larger, the dependence of neighbours counts in the
+        noise: at a level of 5 %, 8 units of 200 rows after 80 units of 20 rows, with a correlation
+        of 0.5 of neighbours and no difference, were found different in 4 % of 500 draws.
     method
         ``"permutation"``; or ``"cross"`` for few units, whose permutations have no small p-values:
         3 and 3 units have none under 0.1, 4 and 4 none under 0.029. For many splits of the units,
@@ -207,7 +211,7 @@ def _permute(
     _require_enough(units, permutations, level, dim, serial=serial)
     _warn_of_weights(units, dim)
     units = units.with_weights_of_one_scale()
-    contrasted = _Contrasts.of(permutations, units)
+    contrasted = _Contrasts.of(permutations, units, serial=serial)
     statistics = np.concatenate([contrasted.statistics(*one) for one in weighted_bases(units)])
     name = None
     if chosen is not None:
@@ -263,19 +267,30 @@ class _Contrasts:
         Code of the size class of each unit, shape (n_units,).
     noise
         Mean squared coefficient of the units of each size class, shape (n_assignments, n_classes).
+    lags
+        Twice the sum of the products of the coefficients of units at each distance in time, with
+        weights that decrease to zero, shape (n_assignments, n_lags); no lags for units without an
+        order in time.
     """
 
     signs: Array
     classes: NDArray[np.intp]
     noise: Array
+    lags: Array
 
     @classmethod
-    def of(cls, permutations: Permutations, units: Units) -> _Contrasts:
+    def of(cls, permutations: Permutations, units: Units, *, serial: bool) -> _Contrasts:
         """Prepare the differences of assignments of units to sides."""
         signs = contrasts(permutations.sides, units.masses)
         classes = units.size_classes()
         members = np.eye(int(classes.max()) + 1)[classes]
-        return cls(signs, classes, signs**2 @ (members / members.sum(axis=0)))
+        noise = signs**2 @ (members / members.sum(axis=0))
+        n_lags = min(_MAX_LAGS, len(units) // 4) if serial else 0
+        lags = np.zeros((len(signs), n_lags))
+        for lag in range(1, n_lags + 1):
+            near = np.einsum("ij,ij->i", signs, np.roll(signs, -lag, axis=1))
+            lags[:, lag - 1] = 2.0 * (1.0 - lag / (n_lags + 1.0)) * near
+        return cls(signs, classes, noise, lags)
 
     def __len__(self) -> int:
         return len(self.signs)
@@ -300,13 +315,23 @@ class _Contrasts:
         for start in range(0, len(self), step):
             block = slice(start, start + step)
             squares[block] = (self.signs[block] @ basis) ** 2 @ weights
-        return self.relative(squares, basis**2 @ weights).T
+        return self.relative(squares, basis**2 @ weights, self.covariances(basis, weights)).T
 
-    def relative(self, squares: Array, own: Array) -> Array:
+    def covariances(self, basis: Array, weights: Array) -> Array:
+        """Mean weighted products of units at each distance in time, (n_lags, n_statistics)."""
+        found = np.empty((self.lags.shape[1], weights.shape[1]))
+        for lag in range(len(found)):
+            near = np.einsum("ij,ij->j", basis, np.roll(basis, -lag - 1, axis=0)) / len(basis)
+            found[lag] = near @ weights
+        return np.maximum(found, 0.0)
+
+    def relative(self, squares: Array, own: Array, covariances: Array) -> Array:
         """Squared differences, divided by their expectation if all units are of one distribution.
 
         Units of about the same size are assumed to have the same noise. So the level nearly holds
         if the units of one side are smaller, and is exact if sizes do not depend on the sides.
+        Neighbours in time are assumed to have the same covariance whatever their sizes: where units
+        of one side outweigh the others, their dependence counts for more.
 
         Parameters
         ----------
@@ -314,6 +339,9 @@ class _Contrasts:
             Squared differences, shape (n_assignments,) or (n_assignments, n_statistics).
         own
             Squared distances of the units from their mean, shape (n_units,) or (n_units,
+            n_statistics).
+        covariances
+            Covariances of units at each distance in time, shape (n_lags,) or (n_lags,
             n_statistics).
 
         Returns
@@ -324,6 +352,7 @@ class _Contrasts:
         sums = np.zeros((self.noise.shape[1], *own.shape[1:]))
         np.add.at(sums, self.classes, own)
         noise = self.noise @ sums
+        noise = np.maximum(noise + self.lags @ covariances, _LEAST_NOISE * noise)
         return np.asarray(squares / np.where(noise > 0.0, noise, np.inf))
 
 
@@ -410,4 +439,6 @@ def _standardised(moments: Array, contrasted: _Contrasts) -> Array:
     if not varies.any():
         return np.zeros(len(contrasted))
     own = moments[:, varies] / deviations[varies]
-    return contrasted.relative(((contrasted.signs @ own) ** 2).sum(axis=1), (own**2).sum(axis=1))
+    covariances = contrasted.covariances(own, np.ones((own.shape[1], 1)))[:, 0]
+    squares = ((contrasted.signs @ own) ** 2).sum(axis=1)
+    return contrasted.relative(squares, (own**2).sum(axis=1), covariances)

@@ -33,6 +33,21 @@ def test_the_level_holds_for_dependent_rows():
     assert np.mean([ds.mmd(a.merged(), b.merged(), squared=True) > 0 for a, b in pairs]) > 0.8
 
 
+def test_nights_that_have_grown_and_depend_on_their_neighbours():
+    feature_map, p = FeatureMap(2, 40, scale=1.0, seed=1), []
+    labels = np.repeat(np.arange(88), np.repeat([20, 200], [80, 8]))
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        means = 0.3 * rng.normal(size=(88, 2))
+        for k in range(1, 88):
+            means[k] = 0.5 * means[k - 1] + np.sqrt(0.75) * means[k]
+        x = means[labels] + rng.normal(size=(len(labels), 2))
+        units = partial_sketch(x, feature_map, groups=labels)
+        sides = units.select(np.arange(88) >= 80), units.select(np.arange(88) < 80)
+        p.append(compare(*sides, serial=True, n_permutations=199, seed=seed).p_value)
+    assert np.mean(np.array(p) <= 0.1) <= 0.14  # 0.2 without the dependence in the noise
+
+
 @pytest.mark.slow
 def test_nights_that_depend_on_their_neighbours():
     rng, found = np.random.default_rng(0), {False: [], True: []}
