@@ -22,6 +22,7 @@ _MAX_SPLITS = 50
 _RIDGE = 0.001  # of the directions that are whitened by rows, relative to the largest eigenvalue
 _MAX_WHITENED = 512  # frequencies that are whitened together
 _ROUNDING = 1e-12  # of scores, relative to the largest one
+_UNEQUAL = 2.0  # ratio of the median sizes of units of both sides from which they are unequal
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,8 @@ def cross_test(units: Units, seed: int) -> CrossTest:
     for gram in _grams(units, vectors):
         scores = found @ gram
         scores[np.abs(scores) < _ROUNDING * np.abs(gram).max()] = 0.0
-        p.append(_welch(scores, tested & units.first, tested & ~units.first)[0])
+        sides = tested & units.first, tested & ~units.first
+        p.append(_welch(scores, *sides, unequal=_has_unequal_sizes(units))[0])
     return CrossTest(_combined(np.concatenate(p)), len(found), is_complete)
 
 
@@ -109,7 +111,7 @@ def moment_p_values(units: Units) -> Array:
     scale = np.maximum(np.abs(units.means).max(axis=0), np.sqrt(squares.max(axis=0)))
     values[np.abs(values) < _ROUNDING * np.concatenate([scale, scale**2])[:, None]] = 0.0
     side = np.broadcast_to(units.first, values.shape)
-    upper, lower = _welch(values, side, ~side)
+    upper, lower = _welch(values, side, ~side, unequal=_has_unequal_sizes(units))
     d = len(pooled)
     p = np.minimum(2.0 * np.minimum(upper, lower), 1.0).reshape(2, d)
     return _holm(np.minimum(2.0 * p.min(axis=0), 1.0))
@@ -162,8 +164,14 @@ def _grams(units: Units, vectors: Array) -> Iterator[Array]:
     yield vectors @ np.linalg.solve(covariance, vectors.T)
 
 
+def _has_unequal_sizes(units: Units) -> bool:
+    """Whether units of one side have clearly more rows than units of the other."""
+    medians = [float(np.median(units.sizes[side])) for side in (units.first, ~units.first)]
+    return max(medians) > _UNEQUAL * min(medians)
+
+
 def _welch(
-    scores: Array, first: NDArray[np.bool_], second: NDArray[np.bool_]
+    scores: Array, first: NDArray[np.bool_], second: NDArray[np.bool_], *, unequal: bool
 ) -> tuple[Array, Array]:
     """P-values of a larger and of a smaller mean of the first side, each of shape (n,).
 
@@ -173,6 +181,8 @@ def _welch(
         Scores of the units, shape (n, n_units).
     first, second
         Members of the sides, bool, shape (n, n_units).
+    unequal
+        Whether the units of the sides have different sizes, and so different variances.
     """
     means, variances, counts = [], [], []
     for side in (first, second):
@@ -186,8 +196,10 @@ def _welch(
     parts = sum(v**2 / (n - 1) for v, n in zip(variances, counts, strict=True))
     varies = parts > 0.0
     freedom = np.where(varies, variance**2 / np.where(varies, parts, 1.0), 1.0)
-    # few units beside many may vary too little by chance, which their own number allows for
-    freedom = np.where(counts[0] == counts[1], freedom, np.minimum(*counts) - 1)
+    # few units beside many, or noisy units beside others, may vary too little by chance, which
+    # their own number allows for
+    alike = (counts[0] == counts[1]) & (not unequal)
+    freedom = np.where(alike, freedom, np.minimum(*counts) - 1)
     # a difference of units that do not vary is certain
     t = gap / np.sqrt(np.where(varies, variance, np.finfo(float).tiny))
     differs = varies | (gap != 0.0)

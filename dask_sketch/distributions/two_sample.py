@@ -99,7 +99,8 @@ def compare(
         Welch's test. This assumes that the projections of units are normal, as means of many rows
         are. Each unit counts the same. Units of 100 dependent rows without a difference were found
         different at a level of 5 % in 3.8 % of 1,000 draws of 3 and 3 units, and in 4.9 % of 4 and
-        4.
+        4. Units of 500 rows beside units of 50 were in 3.0 % of 300 draws of 4 and 4, and in 4.7 %
+        of 6 and 6; beside units of 5 rows, whose projections are not normal, in 6.7 %.
     fold
         Share of the units of each side, in (0, 1), for the choice of one statistic: the statistic
         with the largest difference relative to its standard deviation. The other units are tested

@@ -48,6 +48,19 @@ def test_nights_that_have_grown_and_depend_on_their_neighbours():
     assert np.mean(np.array(p) <= 0.1) <= 0.14  # 0.2 without the dependence in the noise
 
 
+def test_few_units_of_unequal_sizes_are_crossed_with_fewer_degrees_of_freedom():
+    feature_map, p = FeatureMap(2, 40, scale=1.0, seed=1), []
+    labels = np.repeat(np.arange(12), np.repeat([50, 500], 6))
+    for seed in range(300):
+        x = np.random.default_rng(5_000_000 + seed).normal(size=(len(labels), 2))
+        units = partial_sketch(x, feature_map, groups=labels)
+        sides = units.select(np.arange(12) >= 6), units.select(np.arange(12) < 6)
+        p.append(compare(*sides, method="cross", seed=seed).p_value)
+    # 0.09 and 0.03 with the degrees of freedom of equal sizes
+    assert np.mean(np.array(p) <= 0.05) <= 0.07
+    assert np.mean(np.array(p) <= 0.01) <= 0.015
+
+
 @pytest.mark.slow
 def test_nights_that_depend_on_their_neighbours():
     rng, found = np.random.default_rng(0), {False: [], True: []}
