@@ -202,7 +202,8 @@ class SourceTable(DataTable):
     name
         Beginning of the keys of the partitions.
     nan_policy
-        ``"raise"``, ``"omit"`` or ``"available"``, as in :func:`~dask_sketch.sketch`.
+        ``"raise"``, ``"omit"`` or ``"available"``, as in :func:`~dask_sketch.sketch`. It cannot
+        change once rows with missing values were read.
     fingerprint
         Method by which changes are noticed: ``"auto"`` compares size and time or ETag,
         ``"checksum"`` compares the bytes, which are then read twice.
