@@ -385,7 +385,7 @@ def values_by_label(given: Any, labels: Labels, name: str) -> Any:
     Returns
     -------
     values
-        Array in the order of ``labels``; ``given`` itself if it has no labels.
+        List or array in the order of ``labels``; ``given`` itself if it has no labels.
 
     Raises
     ------
@@ -395,7 +395,7 @@ def values_by_label(given: Any, labels: Labels, name: str) -> Any:
     Examples
     --------
     >>> values_by_label({"bob": 2, "ann": 1}, np.array(["ann", "bob"]), "y")
-    array([1, 2])
+    [1, 2]
     >>> values_by_label([5, 6], np.array(["ann", "bob"]), "y")
     [5, 6]
     """
@@ -403,7 +403,7 @@ def values_by_label(given: Any, labels: Labels, name: str) -> Any:
         keys: Any = labels if labels.dtype.kind in "mM" else labels.tolist()
         absent = np.array([key not in given for key in keys], dtype=bool)
         _require_all(absent, labels, name)
-        return np.asarray([given[key] for key in keys])
+        return [given[key] for key in keys]  # NumPy would convert numbers among strings
     package = type(given).__module__.partition(".")[0]
     if package == "xarray" and given.ndim == 1 and given.dims[0] in given.coords:
         given, package = given.to_series(), "pandas"

@@ -202,6 +202,7 @@ def test_select_and_merge(speakers):
     spoken = np.array([language[name] for name in names])
     assert_bits(by_array, x, spoken, fm)
     for wrong, message in (
+        (dict(zip(language, (1, "fr", 2, "fr"), strict=True)), "labels"),
         ({"ann": "en"}, "labels .* bob and 2 more"),
         (lambda s: None, "speaker=ann"),
         (["en", "fr", None, "fr"], "speaker=eve"),
