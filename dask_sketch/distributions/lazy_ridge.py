@@ -129,6 +129,8 @@ def labelled_targets(
     InputError
         If the targets have no labels, or are not finite, or a label occurs twice.
     """
+    if hasattr(y, "to_series"):  # an array of xarray
+        y = y.to_series()
     if isinstance(y, Mapping):
         labels, given = np.array(list(y)), np.array(list(y.values()))
     elif hasattr(y, "reindex"):

@@ -47,6 +47,8 @@ def test_it_predicts_and_is_stored():
     assert 0.7 < np.mean((interval[:, 0] < WIDTH) & (interval[:, 1] > WIDTH)) < 0.95
     again = ds.open(model.to_bytes())
     np.testing.assert_array_equal(again.predict(group), model.predict(group))
+    found = DistributionRegressor(60, solver="normal").fit(lazy(), SERIES.to_xarray())
+    np.testing.assert_array_equal(found.predict(group), model.predict(group))
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
