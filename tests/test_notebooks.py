@@ -84,7 +84,7 @@ def test_notebook_runs(path, kernel, tmp_path):
         for cell in cells:
             cell.source = cell.source.replace(size, smaller)
     # a notebook must not depend on names or files of another one
-    notebook.cells.insert(0, nbformat.v4.new_code_cell(f"%reset -f\n%cd -q {tmp_path}"))
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(f"%reset_selective -f .\n%cd -q {tmp_path}"))
     client = nbclient.NotebookClient(notebook, timeout=300, km=kernel)
     try:
         client.execute(cleanup_kc=False)

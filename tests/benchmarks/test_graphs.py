@@ -11,6 +11,7 @@ from tests.benchmarks import estimates, million
 
 
 @pytest.mark.parametrize(("sharded", "n_chunks"), [(False, 300), (True, million.IN_SHARD + 1)])
+@pytest.mark.slow
 def test_the_store_is_one_that_zarr_reads(sharded, n_chunks, tmp_path):
     path = str(tmp_path / "x.zarr")
     million.write_store(path, n_chunks, sharded)

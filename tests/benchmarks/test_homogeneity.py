@@ -1,8 +1,10 @@
 import numpy as np
+import pytest
 
 from tests.benchmarks import homogeneity
 
 
+@pytest.mark.slow
 def test_shares_are_counted():
     def draw(rng: np.random.Generator) -> homogeneity.Case:
         return homogeneity.units_of(rng, homogeneity.SIX, 50, apart=2.0)

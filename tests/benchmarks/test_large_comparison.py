@@ -10,6 +10,7 @@ from tests.benchmarks import large_comparison, two_sample
 from tests.benchmarks.scale import measuring, store
 
 
+@pytest.mark.slow
 def test_rivals_that_are_missing_are_skipped_with_a_reason(tmp_path):
     stores = tmp_path / "first", tmp_path / "second"
     entries = list(large_comparison.rivals(tmp_path / "none", stores, 100, 1.0))

@@ -1,8 +1,10 @@
 import numpy as np
+import pytest
 
 from tests.benchmarks import learning, symmetries
 
 
+@pytest.mark.slow
 def test_sketches_count_components_better_than_a_constant():
     rows = learning.counting(150, 60, (100, 100), 100, only="sk")
     errors = {name: float(error) for name, error, *_ in rows}
@@ -13,6 +15,7 @@ def test_sketches_count_components_better_than_a_constant():
     np.testing.assert_allclose((learning.density_roots(groups) ** 2).sum(axis=1), 1.0)
 
 
+@pytest.mark.slow
 def test_features_are_the_same_in_all_orientations():
     groups, _ = learning.drawn_groups(np.random.default_rng(0), 40, (100, 100))
     turned = [group @ [[0.0, -1.0], [1.0, 0.0]] for group in groups]
@@ -32,5 +35,6 @@ def test_digits_are_sets_of_points():
     assert learning.digits(images.reshape(120, -1), labels, 20, 50) < 0.1
 
 
+@pytest.mark.slow
 def test_lazy_groups_are_learnt_in_one_pass():
     assert "1,000 groups of 20 rows" in learning.streamed(1000, 20, 30, 50, in_chunk=100)

@@ -44,6 +44,7 @@ def tiny(client, monkeypatch, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_an_interrupted_store_is_completed_chunk_by_chunk(client, tmp_path):
     path, written = store.write_store(tmp_path, 3500, 0, client, CHUNK)
     assert written == 4

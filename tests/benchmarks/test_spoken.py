@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 
 from tests.benchmarks import spoken
 
@@ -12,6 +13,7 @@ def test_shapes_that_moments_do_not_see_are_learnt():
     assert sketches < 0.1 < 0.25 < min(moments, thirds)
 
 
+@pytest.mark.slow
 def test_order_that_moments_do_not_see_is_learnt_for_new_speakers():
     rng, words = np.random.default_rng(0), np.array(["a", "b"] * 36)
     speakers = np.array(["ann", "bob", "eve", "joe"])[np.arange(72) // 18]

@@ -35,6 +35,7 @@ def test_sums_are_those_of_the_frequencies(candidate, n_features, m, rng):
 
 
 @pytest.mark.parametrize("candidate", CANDIDATES, ids=lambda c: c.name)
+@pytest.mark.slow
 def test_maps_hold_the_frequencies_of_their_candidate(candidate):
     truth = random_mixture(2, 3, seed=0)
     like = design(truth.sample(2000, seed=1), n_frequencies=70, n_components=2, seed=0)

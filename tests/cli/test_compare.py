@@ -70,6 +70,7 @@ def test_compare_writes_a_page(groups: list[Path], tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("default")  # the program prints them
+@pytest.mark.slow
 def test_warnings_of_a_comparison_are_on_its_page(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     rng, feature_map = np.random.default_rng(0), FeatureMap(1, 20, scale=1.0)
@@ -131,6 +132,7 @@ def test_strata_and_serial_order(tmp_path: Path) -> None:
     assert "b19" in refusal(1, "compare", *sides, "--labels", table, "--strata", "weekend")
 
 
+@pytest.mark.slow
 def test_compare_all(tmp_path: Path) -> None:
     rng, feature_map = np.random.default_rng(0), FeatureMap(2, 40, scale=1.0)
     file = np.repeat(np.arange(24), 50)

@@ -42,6 +42,7 @@ def test_every_method(method: str, sketched: Path) -> None:
     assert np.sort(np.array(places)[:, 0]) == pytest.approx([-5, 5], abs=0.5)
 
 
+@pytest.mark.slow
 def test_every_model(sketched: Path) -> None:
     common = ("decode", "sketch.zarr", "-k", 2, "--overwrite", "-o", "model.zarr", "--model")
     variances = np.array(answer(*common, "isotropic")["covariances"])
@@ -207,6 +208,7 @@ def test_a_gpu_that_is_not_there(data: str, here: Path) -> None:
     assert "needs CuPy" in refusal(1, *decoding)
 
 
+@pytest.mark.slow
 def test_the_number_of_components_is_found(sketched: Path) -> None:
     decoded = answer("decode", "sketch.zarr", "-k", "auto", "-o", "model.zarr")
     assert decoded["n_components"] == decoded["selection"]["n_components"] == 2

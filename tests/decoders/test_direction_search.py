@@ -42,6 +42,7 @@ def test_mixture_is_nearly_as_likely_as_that_of_em_on_all_rows(truth, rows, feat
     assert (np.diff(found.weights) <= 0).all()
 
 
+@pytest.mark.slow
 def test_rows_that_no_such_mixture_has_are_fitted_by_maximum_likelihood():
     ring = np.random.default_rng(0).normal(size=(20_000, 3)) * [1.0, 1.0, 0.05]
     made = design(ring, n_components=1, normalize=True)
@@ -51,6 +52,7 @@ def test_rows_that_no_such_mixture_has_are_fitted_by_maximum_likelihood():
         decode(sketch(ring, made, sample=False), 1, model="von-mises-fisher")
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bits(rows, feature_map):
     made = sketch(rows[:6000], feature_map, sample=False)
     found = decode(made, 3, model="von-mises-fisher", replicates=2, seed=5)

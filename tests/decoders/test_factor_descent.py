@@ -111,6 +111,7 @@ def test_a_model_is_diagnosed_and_polished(sketch):
     assert better.score(X) >= found.score(X)
 
 
+@pytest.mark.slow
 def test_types_are_selected_by_name_or_pair(sketch):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # few frequencies for full matrices
@@ -155,6 +156,7 @@ def correlated_rows():
     return rng.normal(size=(3000, 6)) @ rng.normal(size=(6, 6))
 
 
+@pytest.mark.slow
 def test_factors_that_explain_features_whole_are_named():
     x = correlated_rows()
     sketched = ds.sketch(x, ds.design(x, n_components=2, seed=0))
@@ -202,6 +204,7 @@ def test_variables_have_units_of_their_curvature(objective):
     assert few.cost < 1.1 * many.cost < of_rare.noise_level
 
 
+@pytest.mark.slow
 def test_components_that_the_pilot_misses_are_found():
     third = GaussianMixture(
         [1.0], TRUTH.means[:1] + 6.0, FACTORS[1:], covariance_type="low-rank:1"
@@ -214,6 +217,7 @@ def test_components_that_the_pilot_misses_are_found():
     assert found.decoding.cost < found.decoding.noise_level
 
 
+@pytest.mark.slow
 def test_standard_errors_are_those_of_many_fits():
     d, rank = 5, 2
     rng = np.random.default_rng(0)

@@ -65,6 +65,7 @@ def test_derivatives_are_those_of_differences(transform):
         np.testing.assert_allclose(found[:, :, number], slope, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_covariance_is_that_of_the_features(transform, feature_map):
     count = 1e4
     lower, rank = transform.whitening(TRUTH.parameters, count, np.ones(feature_map.n_frequencies))
@@ -98,6 +99,7 @@ def test_few_rows_are_fitted_by_maximum_likelihood(feature_map):
     assert model.score(FRAME[:1500]) > TRUTH.score(FRAME[:1500].set_axis(range(3), axis=1))
 
 
+@pytest.mark.slow
 def test_classes_of_a_sketch_without_rows_whose_columns_depend_on_each_other():
     levels = (("r", "b", "g"), None, ("n", "y"), tuple("pqst"))
     probabilities = [

@@ -79,6 +79,7 @@ def test_eight_columns_for_each_component_suffice(power):
     assert found.excess_risk < 0.02
 
 
+@pytest.mark.slow
 def test_the_estimated_excess_risk_is_of_the_size_of_the_true_one():
     for seed in range(4):
         moments = moments_of(INVERSE, 60, seed)

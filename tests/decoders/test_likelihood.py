@@ -58,6 +58,7 @@ def rival(skewed):
     return best_of_em(skewed[0], 4)
 
 
+@pytest.mark.slow
 def test_data_that_is_no_mixture_is_fitted_as_well_as_by_em_on_all_rows(skewed, rival):
     x, found = skewed
     heldout = log_normal(20_000, seed=1)
@@ -114,6 +115,7 @@ def test_isotropic_components_have_one_variance(small):
     np.testing.assert_allclose(model.covariances, model.covariances[:, :1].repeat(3, axis=1))
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bits_and_replicates_help(small):
     _, found = small
     one, again = decode(found, 2, seed=5), decode(found, 2, seed=5)
@@ -139,6 +141,7 @@ def test_a_sketch_with_neither_rows_nor_a_pilot_is_refused(skewed):
         decode(found.without_sample(), 2, "likelihood", "dirac")
 
 
+@pytest.mark.slow
 def test_a_problem_too_large_for_a_fit_to_the_sketch_is_decoded_from_the_rows():
     x = np.random.default_rng(0).normal(size=(1200, 60)) * np.linspace(1, 2, 60)
     found = sketch(x, design(x, n_frequencies=60_000, n_components=14), sample=600)
@@ -179,6 +182,7 @@ def test_a_cost_that_noise_explains_is_no_proof_where_there_are_many_components(
     assert any("nats" in str(each.message) for each in caught)
 
 
+@pytest.mark.slow
 def test_without_rows_shared_values_are_not_widened_to_what_the_sketch_resolves():
     rng, n = np.random.default_rng(1), 6000
     shared = np.where(rng.random(n) < 0.4, 0.0, rng.lognormal(3.0, 1.2, n))
@@ -225,6 +229,7 @@ def test_few_pilot_rows_are_said_to_make_poor_centroids():
 
 
 @pytest.mark.filterwarnings("ignore:the mixture is hardly likelier")
+@pytest.mark.slow
 def test_far_rows_do_not_hide_that_the_data_is_that_of_the_pilot():
     x = np.random.default_rng(1).standard_t(1.0, size=(20_000, 2))
     heldout = np.random.default_rng(11).standard_t(1.0, size=(4000, 2))
@@ -235,6 +240,7 @@ def test_far_rows_do_not_hide_that_the_data_is_that_of_the_pilot():
     assert model.score(heldout) > common.score(heldout) - 0.05
 
 
+@pytest.mark.slow
 def test_each_group_has_a_mixture_of_its_own():
     rng = np.random.default_rng(0)
     day = np.repeat([0, 1, 2], 10_000)
@@ -265,6 +271,7 @@ def test_the_sketch_of_data_elsewhere_is_fitted_alone(n_frequencies):
     np.testing.assert_allclose(model.covariances, 0.09, rtol=0.1)
 
 
+@pytest.mark.slow
 def test_components_of_few_rows_are_fitted_less_closely_and_warned_of():
     x, heldout = log_normal(100), log_normal(5000, seed=1)
     found = sketch(x, design(x, n_components=8))

@@ -117,6 +117,7 @@ def test_searches_start_again_where_the_statistic_is_too_large(rows):
     assert costs[2] > 3 * costs[3]
 
 
+@pytest.mark.slow
 def test_a_search_that_finds_the_same_fit_again_is_the_last():
     # no mixture of two components fits a square: every search ends at the same one
     x = np.random.default_rng(0).random((4000, 2))

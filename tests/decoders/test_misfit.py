@@ -90,6 +90,7 @@ def test_a_map_of_other_data_is_to_be_designed_again():
     assert "Design a feature map for this data" in message
 
 
+@pytest.mark.slow
 def test_a_constant_feature_is_left_out_of_the_comparison():
     x = np.c_[skewed(2000), np.full(2000, 0.3)]
     with pytest.warns(UserWarning, match="features \\[2\\]"):
@@ -101,6 +102,7 @@ def test_a_constant_feature_is_left_out_of_the_comparison():
     assert WARNED_NATS < stated[0] < 10.0
 
 
+@pytest.mark.slow
 def test_a_discrete_feature_is_no_misfit():
     rng = np.random.default_rng(0)
     x = np.c_[rng.normal(size=2000), rng.integers(2, size=2000)]
@@ -306,6 +308,7 @@ def test_moments_of_a_good_fit_are_those_of_the_data(scale):
     assert not [text for text in messages if "where the data has" in text]
 
 
+@pytest.mark.slow
 def test_data_that_goes_beyond_that_of_the_pilot_is_warned_of(rng):
     """The mixture that the pilot rows suggest is not compared with any rows of the data."""
     t = np.sort(rng.uniform(size=20_000))

@@ -49,6 +49,7 @@ def test_likelihood_is_near_the_greatest_where_least_squares_is_far_from_it(tail
     assert found.score(heldout) > reference - 0.25
 
 
+@pytest.mark.slow
 def test_atoms_are_doubled_until_noise_explains_the_sketch(tailed, found):
     record = found.decoding
     first = n_levels(4)  # entries of the trace up to four atoms

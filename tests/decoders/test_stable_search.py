@@ -53,6 +53,7 @@ def test_one_index_of_all_components(truth, feature_map):
         decode(sketched, 3, model="gaussian", shared_alpha=True)
 
 
+@pytest.mark.slow
 def test_data_of_several_indices_has_not_one(truth, feature_map):
     sketched = sketch(truth.sample(100_000, seed=1), feature_map, sample=False)
     with pytest.warns(UserWarning, match="overidentification"):
@@ -68,6 +69,7 @@ def test_an_earlier_model_is_a_start(truth, feature_map):
     np.testing.assert_allclose(again.locations, found.locations, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_data_that_is_no_such_mixture_is_warned_of():
     x = np.random.default_rng(0).uniform(-1.0, 1.0, (50_000, 1))
     made = design(x, n_frequencies=40, n_components=1)
@@ -75,6 +77,7 @@ def test_data_that_is_no_such_mixture_is_warned_of():
         decode(sketch(x, made), 1, model="alpha-stable")
 
 
+@pytest.mark.slow
 def test_frequencies_that_hardly_tell_the_parameters_are_warned_of(truth):
     wide = FeatureMap(2, 75, scale=60.0, center=truth.locations[0])
     with pytest.warns(UserWarning, match="standard error of alpha"):

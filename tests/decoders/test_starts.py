@@ -55,6 +55,7 @@ def test_a_rare_cluster_far_away_is_found():
     assert found.score(x) > GaussianMixture([1.0], [[0.0, 0.0]], [[1.0, 1.0]]).score(x[200:]) - 0.1
 
 
+@pytest.mark.slow
 def test_a_map_of_several_scales_finds_clusters_far_apart():
     rng = np.random.default_rng(0)
     centers = 100.0 * rng.normal(size=(3, 12))

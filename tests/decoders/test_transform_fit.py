@@ -74,6 +74,7 @@ def test_descent_finds_the_parameters_of_exact_values(case):
     np.testing.assert_allclose(fit.weights, weights, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_swaps_leave_a_poor_minimum():
     transforms = direction_search.DirectionTransforms()
     theta = 30.0 * np.array([[1.0, 0.0, 0.0], [0.6, 0.8, 0.0], [0.0, 0.0, -1.0]])

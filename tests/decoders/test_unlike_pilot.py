@@ -101,6 +101,7 @@ def test_tasks_do_not_carry_the_record(earlier_map):
     assert len(pickle.dumps(earlier_map)) > carried + 2 * earlier_map.n_frequencies
 
 
+@pytest.mark.slow
 def test_few_frequencies_differ_more_by_chance():
     truth = random_mixture(3, 1, seed=0)
     found = 0

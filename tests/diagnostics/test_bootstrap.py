@@ -41,6 +41,7 @@ def pairs():
     return partial_sketch(x, MAP, groups=unit)
 
 
+@pytest.mark.slow
 def test_the_error_of_a_mean_is_that_of_the_means_of_units(group):
     model = decode(group.merged(), 1, refine="efficient")
     found = bootstrap(model, group, n_replicates=60)
@@ -67,6 +68,7 @@ def test_every_form_of_units_and_every_executor_gives_the_same_replicates(group)
                 np.testing.assert_array_equal(other.replicates[name], values)
 
 
+@pytest.mark.slow
 def test_components_keep_their_order_though_weights_vary(pairs):
     model = decode(pairs.merged(), 2)
     found = bootstrap(model, pairs, n_replicates=30)

@@ -154,6 +154,7 @@ def test_the_criterion_is_that_of_andrews_and_lu_up_to_a_constant() -> None:
     assert values[3] - values[2] == pytest.approx(excess, abs=10.0)
 
 
+@pytest.mark.slow
 def test_types_of_covariances_are_compared() -> None:
     truth = GaussianMixture(
         [0.5, 0.5], [[-2, 0], [2, 1]], [[[1, 0.7], [0.7, 1]], [[1, -0.6], [-0.6, 2]]],
@@ -187,6 +188,7 @@ def test_repeated_values_of_rounded_rows_are_no_components(rng: np.random.Genera
 
 
 @pytest.mark.filterwarnings("ignore:n_components")
+@pytest.mark.slow
 def test_rows_decide_where_no_mixture_explains_the_sketch(rng: np.random.Generator) -> None:
     x = rng.uniform(size=(20_000, 2))
     data = sketch(x, design(x, n_components=3), sample=2000)
@@ -281,6 +283,7 @@ def test_numbers_of_mixtures_of_directions(of_directions: Sketch) -> None:
     assert "VonMisesFisherMixture of 2" in repr(choice)
 
 
+@pytest.mark.slow
 def test_rows_decide_about_directions_where_there_are_any(of_directions: Sketch) -> None:
     choice = select_model(of_directions, n_components=[1, 2, 3], threads=1)
     assert (choice.criterion, choice.model.n_components) == ("likelihood", 2)
@@ -304,6 +307,7 @@ def test_numbers_of_latent_classes(rows: bool, rng: np.random.Generator) -> None
     assert "LatentClassMixture of 2" in repr(choice)
 
 
+@pytest.mark.slow
 def test_numbers_of_heavy_tails_need_no_rows() -> None:
     truth = AlphaStableMixture([0.6, 0.4], [[-6.0], [6.0]], [[1.0], [1.0]], [1.6, 1.4])
     x = truth.sample(20_000, seed=1)

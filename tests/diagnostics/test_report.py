@@ -160,6 +160,7 @@ def test_little_is_enough(tmp_path: Path) -> None:
     assert len(images) == 2
 
 
+@pytest.mark.slow
 def test_what_was_found_is_told_in_sentences(tmp_path: Path) -> None:
     truth = random_mixture(3, 2, seed=5)
     rows = truth.sample(5000, seed=2)

@@ -73,6 +73,7 @@ def test_page_of_a_difference(tmp_path: Path) -> None:
     assert titles == ["Along feature 2", "Distances of days"]
 
 
+@pytest.mark.slow
 def test_page_of_few_units(tmp_path: Path) -> None:
     _, words, _ = page_of(tmp_path, days(0), days(1), method="cross")
     assert "50 splits" in words
@@ -113,6 +114,7 @@ def test_discrepancy_as_a_shift(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, [0.4, 0.8], rtol=0.15)
 
 
+@pytest.mark.slow
 def test_names_are_no_formulas_and_levels_are_named(tmp_path: Path) -> None:
     categories = {1: ("red", "green", "$x_1$")}
     feature_map = FeatureMap(2, 60, scale=1.0, distribution="gaussian", categories=categories)
@@ -131,6 +133,7 @@ def test_names_are_no_formulas_and_levels_are_named(tmp_path: Path) -> None:
     assert titles == ["Along feature 1", "Distances of days"]
 
 
+@pytest.mark.slow
 def test_many_units_are_thinned(tmp_path: Path) -> None:
     rng, day = np.random.default_rng(0), np.arange(1600) % 400
     x, feature_map = rng.normal(size=(1600, 1)), FeatureMap(1, 10, scale=1.0)

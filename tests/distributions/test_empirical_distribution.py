@@ -158,6 +158,7 @@ def test_all_rows_answer_without_error():
     assert found.as_dict()["is_exact"]
 
 
+@pytest.mark.slow
 def test_draws_of_a_model_answer_for_sketches_without_rows(rows):
     feature_map = design(rows[:2000], n_components=3, n_frequencies=120)
     sketch = partial_sketch(rows, feature_map)
@@ -257,6 +258,7 @@ def test_errors_cover_in_19_of_20_cases():
         assert 0.88 < np.mean(covered) < 0.99, name
 
 
+@pytest.mark.slow
 def test_error_that_few_rows_decide() -> None:
     feature_map = FeatureMap(2, 100, scale=1.0, seed=1)
     outside = 0
@@ -299,10 +301,11 @@ def test_features_of_other_names_are_refused(sketch, distribution, rows):
     high, widths = -low, pd.Series({"c": 0.5, "a": 1.0})
     assert distribution.box_counts(low, high) == distribution.box_counts([-9, -8, -7], [9, 8, 7])
     assert distribution.conditional_mean("b", frame[["a", "c"]], bandwidth=widths[::-1]).value[0]
+    bag = db.from_sequence([turned])
     for run, argument in (
         (lambda: distribution.kernel_density(turned), "the DataFrame"),
         (lambda: distribution.anomaly_scores(turned), "the DataFrame"),
-        (lambda: distribution.kernel_density(db.from_sequence([turned])).value.compute(), "c"),
+        (lambda: distribution.kernel_density(bag).value.compute(scheduler="sync"), "c"),
         (lambda: distribution.conditional_mean("b", turned[["c", "a"]]), "x"),
         (lambda: distribution.conditional_mean("b", frame[["a", "c"]], bandwidth=widths),
          "bandwidth"),

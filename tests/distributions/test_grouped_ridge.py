@@ -112,6 +112,7 @@ def test_labels_are_aligned_and_weights_of_zero_left_out():
 
 
 @pytest.mark.parametrize("loss", ["squared", "logistic"])
+@pytest.mark.slow
 def test_classes_of_new_speakers(loss):
     model = DistributionClassifier(**FIXED, shrink=False, loss=loss)
     right = []

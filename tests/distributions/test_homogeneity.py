@@ -62,6 +62,7 @@ def test_two_groups_are_those_of_the_test_of_two() -> None:
     assert list(found.features) == names
 
 
+@pytest.mark.slow
 def test_discrepancies_are_without_noise() -> None:
     """The mean over repeats is that of the distributions; one unit is alone in its group."""
     machine = np.array([0, 0, 0, 1, 1, 2, 2, 2, 3])

@@ -95,6 +95,7 @@ def test_few_rows_with_weights_are_exchangeable_only_if_their_weights_are():
         compare_rows(*reweighted(rng, 100, 100), n_draws=49)
 
 
+@pytest.mark.slow
 def test_a_model_and_importance_weights():
     rng = np.random.default_rng(0)
     model, p = GaussianMixture([1.0], [[0.0, 0.0]], [[1.0, 1.0]]), []
@@ -171,6 +172,7 @@ def with_rare_values(rng, n, n_rare, sample):
     return partial_sketch(x, MAP, sample=sample)
 
 
+@pytest.mark.slow
 def test_the_level_is_exact_for_rare_values_if_all_rows_are_kept():
     """A rare value on one side alone is no difference: 21 of 120 such tests rejected before."""
     rng = np.random.default_rng(0)
@@ -187,6 +189,7 @@ def test_the_level_is_exact_for_rare_values_if_all_rows_are_kept():
     assert np.mean([one.features[0].p_value <= 0.1 for one in found]) < 0.37
 
 
+@pytest.mark.slow
 def test_noise_of_bits_and_of_rounded_sums_is_no_difference():
     feature_map, model = FeatureMap(2, 40, scale=1.0), GaussianMixture([1.0], [[0, 0]], [[1, 1]])
     rng, p = np.random.default_rng(0), []
@@ -251,6 +254,7 @@ def test_permutations_have_the_weights_of_their_rows():
 MODEL = GaussianMixture([0.4, 0.6], [[-2.0, 0.0], [2.0, 1.0]], [[1.0, 0.5], [0.5, 1.0]])
 
 
+@pytest.mark.slow
 def test_rows_of_a_model_and_of_others():
     feature_map = FeatureMap(2, 60, scale=1.0)
     sketches = [partial_sketch(MODEL.sample(500, seed=k), feature_map) for k in range(10)]

@@ -88,6 +88,7 @@ def test_page_of_a_regression(tmp_path: Path) -> None:
     assert titles == ["Predictions and targets"]
 
 
+@pytest.mark.slow
 def test_nothing_is_learnt_of_noise(tmp_path: Path) -> None:
     model = DistributionRegressor(**FAST).fit(GROUPS, NOISE)
     with pytest.warns(UserWarning, match="target='noise'.*R²") as caught:

@@ -57,6 +57,7 @@ def test_squares_are_those_of_mmd():
     assert "within" in found._repr_html_()
 
 
+@pytest.mark.slow
 def test_errors_of_dependent_rows_in_groups():
     rng = np.random.default_rng(0)
 

@@ -123,6 +123,7 @@ def test_bad_arguments(change, match):
         node_divergence(NODES, **given)
 
 
+@pytest.mark.slow
 def test_smoothing_that_matters_warns():
     rng = np.random.default_rng(4)
     rows = [rng.normal(mean, 0.5, (20_000, 1)) for mean in (0.0, 1.0)]

@@ -49,6 +49,7 @@ def test_probabilities_are_means_over_fields():
     np.testing.assert_allclose(sampled.probabilities, search.probabilities, atol=0.01)
 
 
+@pytest.mark.slow
 def test_rewards_are_probabilities_to_pass_the_threshold():
     search, candidate, rng = observed(searching()), 11, np.random.default_rng(1)
     variance = search.covariance[candidate, candidate] + 0.1

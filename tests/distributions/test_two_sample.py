@@ -33,6 +33,7 @@ def test_the_level_holds_for_dependent_rows():
     assert np.mean([ds.mmd(a.merged(), b.merged(), squared=True) > 0 for a, b in pairs]) > 0.8
 
 
+@pytest.mark.slow
 def test_nights_that_have_grown_and_depend_on_their_neighbours():
     feature_map, p = FeatureMap(2, 40, scale=1.0, seed=1), []
     labels = np.repeat(np.arange(88), np.repeat([20, 200], [80, 8]))
@@ -48,6 +49,7 @@ def test_nights_that_have_grown_and_depend_on_their_neighbours():
     assert np.mean(np.array(p) <= 0.1) <= 0.14  # 0.2 without the dependence in the noise
 
 
+@pytest.mark.slow
 def test_few_units_of_unequal_sizes_are_crossed_with_fewer_degrees_of_freedom():
     feature_map, p = FeatureMap(2, 40, scale=1.0, seed=1), []
     labels = np.repeat(np.arange(12), np.repeat([50, 500], 6))

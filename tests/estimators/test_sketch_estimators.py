@@ -103,6 +103,7 @@ def test_fewer_rows_than_clusters_name_the_number_of_clusters():
         design(np.eye(2), n_components=3, task="clustering")
 
 
+@pytest.mark.slow
 def test_medians_are_not_moved_by_distant_samples():
     rng = np.random.default_rng(0)
     x = np.concatenate([X, X[:150] + rng.standard_t(3.0, size=(150, 2)) * 12.0])
@@ -402,6 +403,7 @@ def test_labels_of_a_mixture_are_predictions():
     assert pickle.loads(pickle.dumps(found)).n_components == 2
 
 
+@pytest.mark.slow
 def test_the_number_of_components_is_found():
     x = random_mixture(2, 2, seed=3).sample(5000, seed=4)
     found = SketchGaussianMixture("auto", sample_size=False).fit(x)

@@ -131,6 +131,7 @@ def test_few_rows_far_out_do_not_decide_the_scale(seed):
 
 
 @pytest.mark.parametrize("n_components", [64, 150])
+@pytest.mark.slow
 def test_many_components_of_small_weight_decide_the_scale(n_components):
     rng = np.random.default_rng(0)
     rows = 100.0 * rng.normal(size=(n_components, 3))[rng.integers(n_components, size=6000)]

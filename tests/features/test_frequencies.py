@@ -81,6 +81,7 @@ def test_other_values_are_refused(distribution):
         _ = FeatureMap.from_spec(found.spec, digest).frequencies
 
 
+@pytest.mark.slow
 def test_many_zeros_take_bounded_time():
     found = FeatureMap(3, 2000, distribution="sparse-sums", scale=0.7, seed=5)
     assert len(signs_of_zeros(found.cycles_per_unit)) > 50

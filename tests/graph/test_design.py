@@ -56,7 +56,9 @@ def test_without_a_number_of_components_the_scale_is_the_papers(rng):
     np.testing.assert_allclose(np.sqrt(fm.mean_variances), [2.0, 20.0, 2.0], rtol=0.1)
 
 
-@pytest.mark.parametrize(("d", "k"), [(2, 3), (10, 5), (10, 20)])
+@pytest.mark.parametrize(
+    ("d", "k"), [(2, 3), (10, 5), pytest.param(10, 20, marks=pytest.mark.slow)]
+)
 def test_variances_are_those_of_the_components(d, k):
     truth = random_mixture(k, d, seed=1, anisotropy=10.0)
     fm = ds.design(truth.sample(20_000, seed=2), n_components=k)
@@ -65,6 +67,7 @@ def test_variances_are_those_of_the_components(d, k):
     assert (fm.mean_variances / expected).mean() == pytest.approx(1.0, abs=0.1)
 
 
+@pytest.mark.slow
 def test_more_pilot_rows_are_read_where_fits_to_halves_of_them_differ(rng):
     # zeros beside numbers that reach far: few rows decide the likelihood
     zeros = rng.random((40_000, 3)) < 0.3

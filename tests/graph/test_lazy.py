@@ -131,6 +131,7 @@ def test_errors_cross_to_the_client(thread_client):
         ds.sketch(lazy * np.nan, FM, nan_policy="omit").compute()
 
 
+@pytest.mark.slow
 def test_process_workers_give_the_same_bits(process_client, inputs):
     for kind in ("weighted zarr", "parquet", "bag"):
         x, weights, options = inputs[kind]

@@ -173,6 +173,7 @@ def test_rows_are_of_many_chunks_where_chunks_differ(rng, sizes):
     assert np.abs(shares - 0.1).max() < 0.03
 
 
+@pytest.mark.slow
 def test_a_mixture_of_sorted_rows_is_fitted_without_rows(rng):
     t = np.arange(20_000) / 20_000
     x = np.column_stack([20 * np.cos(6 * t), 20 * np.sin(6 * t)]) + rng.normal(size=(20_000, 2))
@@ -183,7 +184,8 @@ def test_a_mixture_of_sorted_rows_is_fitted_without_rows(rng):
 
 
 @pytest.mark.parametrize(
-    ("largest", "number"), [(2**12, 512), (2**22, 64), (2**26, 32), (2**30, 16)]
+    ("largest", "number"),
+    [pytest.param(2**12, 512, marks=pytest.mark.slow), (2**22, 64), (2**26, 32), (2**30, 16)],
 )
 def test_fewer_large_chunks_are_read_where_chunks_differ(largest, number):
     """Their bytes are stated, as by a source, so that no large chunk is made."""

@@ -53,7 +53,7 @@ def merges(tasks):
 
 
 @given(
-    n_chunks=st.integers(1, 60),
+    n_chunks=st.integers(1, 30),
     split_every=st.integers(2, 20),
     kind=st.sampled_from(["array", "features", "grid", "bag"]),
 )

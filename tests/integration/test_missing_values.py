@@ -131,6 +131,7 @@ def test_a_mixture_is_decoded_from_the_values_that_are_there(kind, sample):
     assert dict(ds.diagnose(found, sketch).findings).keys().isdisjoint({"misfit", "unfinished"})
 
 
+@pytest.mark.slow
 def test_a_few_complete_rows_do_not_decide():
     y = with_missing("independent", 0.6, 10_000)
     sketch = ds.sketch(y, feature_map(), nan_policy="available")

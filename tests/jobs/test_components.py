@@ -110,6 +110,7 @@ def test_missing_values_pairwise(make_place: Make) -> None:
         place.run()
 
 
+@pytest.mark.slow
 def test_report(make_place: Make) -> None:
     place = make_place(5)
     place.write(DECODE + MODEL + REPORT, map_=TASK)

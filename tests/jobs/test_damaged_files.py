@@ -126,6 +126,7 @@ def test_a_damaged_file_that_is_forgotten(make_place: Make) -> None:
 
 @pytest.mark.parametrize("sources", [DIVIDED, DIVIDED.replace("1600", "160_000")])
 @pytest.mark.parametrize("damaged", ["a", "b", "ab"])
+@pytest.mark.slow
 def test_the_first_run_with_damaged_files(make_place: Make, sources: str, damaged: str) -> None:
     place = divided(make_place, sources=sources)
     days(place, N, c=2)
@@ -177,6 +178,7 @@ def test_a_file_whose_footer_is_lost_while_it_is_read(
     require_total(place, "a", "b", "c")
 
 
+@pytest.mark.slow
 def test_a_file_that_is_divided_otherwise_while_it_is_read(
     make_place: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,6 +204,7 @@ def test_a_file_that_is_divided_otherwise_while_it_is_read(
     require_total(place, "a", "b", "c")
 
 
+@pytest.mark.slow
 def test_a_file_that_is_replaced_by_a_folder(make_place: Make) -> None:
     place = divided(make_place)
     days(place, N, c=2)

@@ -119,6 +119,7 @@ def test_too_few_and_too_many_rows_and_partitions(make_place: Make, key: str) ->
 
 
 @pytest.mark.parametrize("forgotten", [False, True])
+@pytest.mark.slow
 def test_values_far_from_the_pilot_rows(make_place: Make, forgotten: bool) -> None:
     place = first_night(make_place, "[limits]\nrange = 20\n")
     if forgotten:  # and the record of the pilot rows with them
@@ -186,6 +187,7 @@ def test_a_model_below_the_pilot_is_refused(make_place: Make) -> None:
 
 
 @pytest.mark.usefixtures("no_drawing")
+@pytest.mark.slow
 def test_a_cost_far_above_the_last_one_is_noted(make_place: Make) -> None:
     place = make_place(20, DECODE + OUTPUTS)
     assert place.run().notes == ()

@@ -108,6 +108,7 @@ def test_too_few_partitions_are_not_tested(make_place: Make) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:feature 0 has values")
+@pytest.mark.slow
 def test_a_warm_start_that_ends_worse_is_made_anew(
     make_place: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,6 +136,7 @@ def test_covariance_types_that_do_not_suit_the_model_are_refused(make_place: Mak
 
 
 @pytest.mark.parametrize("kind", ["full", "low-rank:1"])
+@pytest.mark.slow
 def test_covariance_matrices_are_a_start_of_the_next_run(make_place: Make, kind: str) -> None:
     place = make_place(
         20,
@@ -177,6 +179,7 @@ def test_scores_on_samples_that_no_run_sketches(make_place: Make) -> None:
     assert "nats per row" in str(outcome)
 
 
+@pytest.mark.slow
 def test_a_job_of_centroids_alone_has_a_report(make_place: Make) -> None:
     decode = '[[decode]]\nn_components = 2\nmodel = "dirac"\n'
     place = make_place(20, decode)

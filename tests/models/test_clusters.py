@@ -77,6 +77,7 @@ def test_geometric_medians(heavy):
         np.testing.assert_allclose(found.centers[0], x[7], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_kmedians_are_the_best_of_all_partitions():
     x = np.random.default_rng(5).normal(size=(7, 2)) + np.repeat([[0.0], [3.0]], [4, 3], axis=0)
     weights = np.arange(1.0, 8.0)

@@ -110,6 +110,7 @@ def test_functions_for_numeric_models_refuse_latent_classes():
         ds.diagnose(MODEL, None)
 
 
+@pytest.mark.slow
 def test_em_finds_the_parameters_also_of_rows_with_missing_values():
     rows = MODEL.sample_codes(4000, seed=3)
     rows[::4, 0] = np.nan

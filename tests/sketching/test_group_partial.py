@@ -260,6 +260,7 @@ def test_labels_of_many_kinds(kind, rng, tmp_path):
     assert group.to_xarray().sizes["group"] == len(group)
 
 
+@pytest.mark.slow
 def test_many_labels_are_numbered_as_by_sorting(rng):
     numbers = rng.integers(0, 1500, 5000)
     for labels in (

@@ -296,6 +296,7 @@ def test_decoding(sketch):
     assert 0.3 < apart.deviation / (apart.noise_level / np.sqrt(MAP.n_frequencies)) < 10
 
 
+@pytest.mark.slow
 def test_bounds_at_decoding(sketch):
     private = ds.privatise(sketch, 1.0, 1e-6, seed=3)
     heldout = TRUTH.sample(5000, seed=9)

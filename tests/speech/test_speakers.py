@@ -102,6 +102,7 @@ def test_lists_in_and_scores_out(folder, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.* expected to lose")  # with so few frames
+@pytest.mark.slow
 def test_one_command(folder, tmp_path):
     write_features(folder, tmp_path / "frames.zarr")
     enrolment, trials = tmp_path / "enrolment.txt", tmp_path / "trials.txt"

@@ -133,6 +133,7 @@ def test_relevance_decides_how_far_means_move(spoken, universal, split):
     assert np.abs(far - universal.means).max() > 0.5
 
 
+@pytest.mark.slow
 def test_the_number_of_components_is_chosen(spoken):
     rng = np.random.default_rng(0)
     x = np.concatenate([rng.normal(centre, 1.0, (500, 2)) for centre in (-6.0, 6.0)])

@@ -106,6 +106,7 @@ def test_partitions_and_schedulers_do_not_matter(corpus, store, tmp_path):
     xr.testing.assert_identical(opened(layout), expected)
 
 
+@pytest.mark.slow
 def test_distributed_workers_write(corpus, store, tmp_path, process_client):
     with dask.config.set(scheduler="threads"):
         write_features(corpus, store, **SMALL)

@@ -300,6 +300,7 @@ def test_names_of_others_are_text():
     assert "No alarm" in earlier
 
 
+@pytest.mark.slow
 def test_drift_of_a_job_is_shown(tmp_path):
     place = places.Place(tmp_path)
     places.write_rows(place.store, places.rows_of(12 * places.ROWS))

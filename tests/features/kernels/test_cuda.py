@@ -54,6 +54,7 @@ def test_moments_agree_with_exp(n_features, rng):
             assert error <= bound, (n_rows, weights is not None)
 
 
+@pytest.mark.slow
 def test_one_phase_alone_is_exact_to_its_parts(rng):
     """A single row has no other rows to average its errors out, and equal rows add no bias."""
     fm = FeatureMap(12, 128, scale=1.0)
@@ -97,6 +98,7 @@ def test_cpu_and_gpu_make_the_same_sketch(rng):
         assert merge([there, here]).count == 2000
 
 
+@pytest.mark.slow
 def test_wide_rows_are_described_feature_by_feature(rng):
     fm = FeatureMap(300, 5, scale=1.0, dtype="float64")
     x = rng.normal(size=(100, 300))
@@ -134,6 +136,7 @@ def test_a_row_has_the_same_bits_wherever_it_stands(rng):
         np.testing.assert_array_equal(got, alone)
 
 
+@pytest.mark.slow
 def test_chunks_are_read_in_batches(gpu, rng, monkeypatch):
     monkeypatch.setattr(cuda, "BATCH_BYTES", 1)
     assert cuda.batch_rows(1) == cuda.SLAB

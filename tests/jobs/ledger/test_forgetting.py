@@ -30,6 +30,7 @@ def row_of(sketch):
     return stack([sketch], sketch.feature_map, with_rows=False)[WORDS][0].tobytes()
 
 
+@pytest.mark.slow
 def test_ten_of_a_thousand(local, world):
     keys = [f"p{i}" for i in range(1000)]
     made = dict(zip(keys, world.new(*keys), strict=True))

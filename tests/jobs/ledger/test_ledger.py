@@ -201,6 +201,7 @@ def test_history_states_and_models(ledger, url, world):
         assert each.entries["d"].run == 4
 
 
+@pytest.mark.slow
 def test_a_long_history(local, world):
     from dask_sketch.jobs.ledger.change import KEEP_STATES
 
