@@ -31,6 +31,7 @@ def map_chunks(
     *,
     with_groups: bool = False,
     with_numbers: bool = False,
+    with_columns: bool = False,
     combine: Combine | None = None,
 ) -> da.Array | db.Bag:
     """Apply a function to the blocks of rows of each chunk.
@@ -52,6 +53,8 @@ def map_chunks(
         Whether the function takes the labels of groups.
     with_numbers
         Whether the function takes the numbers of the chunk and of its first row.
+    with_columns
+        Whether the function takes the names of the columns of tables in a bag.
     combine
         Function that combines the results of the blocks of one partition of a bag one by one, so
         that one block is in memory at a time. A chunk of an array is one block.
@@ -63,7 +66,11 @@ def map_chunks(
         partition; without ``combine`` its partitions are iterators over the results of the blocks.
     """
     if samples.is_bag:
-        return _map_partitions(samples, chunk, name, chosen, with_groups, with_numbers, combine)
+        functions = {"chunk": chunk, "combine": combine}
+        asked = {
+            "with_groups": with_groups, "with_numbers": with_numbers, "with_columns": with_columns,
+        }  # fmt: skip
+        return _map_partitions(samples, name, chosen, functions | asked)
     return _map_blocks(samples, chunk, name, chosen, with_groups, with_numbers)
 
 
@@ -225,13 +232,7 @@ def _chunk_of_array(
 
 
 def _map_partitions(
-    samples: Samples,
-    chunk: ChunkFunction | Delayed,
-    name: str,
-    chosen: Sequence[int] | None,
-    with_groups: bool,
-    with_numbers: bool,
-    combine: Combine | None,
+    samples: Samples, name: str, chosen: Sequence[int] | None, options: dict[str, Any]
 ) -> db.Bag:
     bag = samples.blocks
     assert not isinstance(bag, da.Array)
@@ -249,10 +250,7 @@ def _map_partitions(
         token=name,
         label=samples.label,
         fields=fields_of(samples),
-        with_groups=with_groups,
-        with_numbers=with_numbers,
-        chunk=chunk,
-        combine=combine,
+        **options,
         **given,
     )
 
@@ -281,6 +279,7 @@ def _chunk_of_bag(
     fields: Fields,
     with_groups: bool,
     with_numbers: bool,
+    with_columns: bool,
     chunk: ChunkFunction,
     combine: Combine | None,
 ) -> Any:
@@ -289,6 +288,8 @@ def _chunk_of_bag(
     blocks = blocks_of_partition(items, weights, groups, fields, name)
     if not with_groups:
         blocks = (block._replace(groups=None) for block in blocks)
+    if not with_columns:
+        blocks = (block._replace(columns=None) for block in blocks)
     named = _named(blocks, name, number if with_numbers else None)
     if combine is None:
         return (apply_to_block(chunk, *block) for block in named)

@@ -26,7 +26,7 @@ from dask_sketch.graph.compute import (
     compute_together,
     start_pass,
 )
-from dask_sketch.graph.reduction import Reduction, same
+from dask_sketch.graph.reduction import Reduction, of_same_columns, same
 from dask_sketch.graph.tree import batch_chunks, reduce_samples, unwrap
 from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import require_integer
@@ -67,7 +67,8 @@ class LazyResult(DaskMethodsMixin):
     ):
         fan_in = config.get("split-every") if split_every is None else split_every
         self.samples = samples
-        self.reduction = reduction
+        known = samples.expected_names or samples.record_fields or reduction.uses_columns
+        self.reduction = of_same_columns(reduction) if samples.is_bag and not known else reduction
         self.split_every = require_integer("split_every", fan_in, 2)
         self._chosen = chosen
         self._rebuilt = False  # by persist or optimize, so that there is a graph already

@@ -262,9 +262,11 @@ def _first_grid(
     Further chunks are read if the first chunks have few rows, or only equal rows.
     """
     names = samples.feature_names
+    # the columns of all tables of a bag are compared in one pass
+    keep = samples.groups is None and not samples.is_bag and 1 < samples.n_chunks <= _FEW_CHUNKS
     chunk = partial(
         _first_of_chunk, n_columns=n_columns, seed=seed, nan_policy=nan_policy, names=names,
-        moments=samples.groups is None and 1 < samples.n_chunks <= _FEW_CHUNKS,
+        moments=keep,
     )  # fmt: skip
     client = active_client() if samples.lazy else None
     where = {} if samples.lazy else {"scheduler": "threads"}

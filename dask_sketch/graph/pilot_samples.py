@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import partial, reduce
 from itertools import chain
 from typing import Any, NoReturn
 
@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from dask_sketch.errors import ChunkError, InputError
 from dask_sketch.graph.compute import active_client, compute_together
 from dask_sketch.graph.lazy import LazyResult
-from dask_sketch.graph.reduction import Reduction
+from dask_sketch.graph.reduction import ChunkFunction, Reduction, of_same_columns, same
+from dask_sketch.sources.bag import same_columns
 from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import require_unmasked, unit_rows
 from dask_sketch.validation.device import device_array, on_device, on_host
@@ -206,7 +207,8 @@ def _read(
     lazy = [
         LazyResult(
             samples,
-            Reduction("pilot", partial(pick, seed=s), _join),
+            # the columns of different chunks are compared below
+            replace(of_same_columns(_pilot_of(partial(pick, seed=s))), finalize=same),
             chosen=range(number, number + 1),
         )
         for (number, pick), s in zip(asked.items(), seeds, strict=True)
@@ -214,9 +216,14 @@ def _read(
     client = active_client() if samples.lazy else None
     where = {} if samples.lazy else {"scheduler": "threads"}
     results = compute_together(lazy, client, progress, "design", **where)
-    return {
-        number: blocks for number, blocks in zip(asked, results, strict=True) if blocks is not None
-    }
+    read = {number: f for number, f in zip(asked, results, strict=True) if f is not None}
+    columns = [found.columns for found in read.values()]
+    reduce(partial(same_columns, label="a table or record"), columns, None)
+    return {number: found.part for number, found in read.items()}
+
+
+def _pilot_of(pick: ChunkFunction) -> Reduction:
+    return Reduction("pilot", pick, _join)
 
 
 def _join(parts: list[tuple[_Picked, ...]]) -> tuple[_Picked, ...]:

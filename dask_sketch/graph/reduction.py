@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dask_sketch.errors import ArtifactError, InputError
 from dask_sketch.features.kernels.llvm_vectors import SOURCE_MARK
-from dask_sketch.sources.bag import Block
+from dask_sketch.sources.bag import Block, same_columns
 
 if TYPE_CHECKING:
     from dask_sketch.features.feature_map import FeatureMap
@@ -69,6 +69,8 @@ class Reduction:
         Whether ``chunk`` takes the number of the chunk, a tuple, as ``number``, and the number of
         its first row as ``row``. If each chunk has its own result, the number may be another
         identity of the chunk.
+    uses_columns
+        Whether ``chunk`` takes the names of the columns of tables in a bag as ``columns``.
     require_fit
         Function that raises if the computation cannot fit in memory, called before anything else as
         ``require_fit(samples, split_every, client)``.
@@ -97,6 +99,7 @@ class Reduction:
     prepare: Callable[[], None] | None = None
     uses_groups: bool = False
     uses_numbers: bool = False
+    uses_columns: bool = False
     require_fit: Callable[[Any, int, Any], None] | None = None
     require_room: Callable[[list[Any]], None] | None = None
     feature_map: FeatureMap | None = None
@@ -138,6 +141,8 @@ def apply_to_block(chunk: ChunkFunction, block: Block, label: str) -> Any:
     given: dict[str, Any] = {} if block.groups is None else {"groups": block.groups}
     if block.number is not None:
         given |= {"number": block.number, "row": block.row}
+    if block.columns is not None:
+        given["columns"] = block.columns
     return chunk(block.rows, block.weights, label, **given)
 
 
@@ -158,3 +163,53 @@ def reduce_blocks(
         part = apply_to_block(chunk, block, label)
         found = part if found is None else combine([found, part])
     return found
+
+
+class _OfColumns(NamedTuple):
+    """Partial result, with the names of the columns that it was computed of, if these are known."""
+
+    part: Any
+    columns: tuple[Any, ...] | None
+
+
+def of_same_columns(reduction: Reduction) -> Reduction:
+    """Reduction that raises where tables of one input have different columns.
+
+    Nothing else tells the columns of the tables of a bag apart, if the computation knows no names
+    of features.
+
+    Parameters
+    ----------
+    reduction
+        Computation over all samples.
+    """
+    return replace(
+        reduction,
+        chunk=partial(_chunk_of_columns, chunk=reduction.chunk),
+        combine=partial(_combine_same_columns, combine=reduction.combine_on_worker),
+        finalize=partial(_finish_columns, finalize=reduction.finalize),
+        require_room=None,  # a part of combine here
+        uses_columns=True,
+    )
+
+
+def _chunk_of_columns(
+    rows: Any,
+    weights: Any,
+    label: str,
+    *,
+    chunk: ChunkFunction,
+    columns: tuple[Any, ...] | None = None,
+    **others: Any,
+) -> _OfColumns:
+    return _OfColumns(chunk(rows, weights, label, **others), columns)
+
+
+def _combine_same_columns(parts: list[_OfColumns], combine: Combine) -> _OfColumns:
+    together = partial(same_columns, label="a table or record")
+    columns = reduce(together, [part.columns for part in parts])
+    return _OfColumns(combine([part.part for part in parts]), columns)
+
+
+def _finish_columns(found: _OfColumns | None, finalize: Callable[[Any], Any]) -> Any:
+    return finalize(None if found is None else found.part)

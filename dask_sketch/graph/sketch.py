@@ -36,6 +36,7 @@ from dask_sketch.sketching.partial import (
 )
 from dask_sketch.sketching.row_sample import Sampling, sample_size
 from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.sources.bag import same_columns
 from dask_sketch.sources.open import (
     block_in_memory,
     blocks_together,
@@ -243,7 +244,7 @@ def _sketch_stream(
         Function that sketches the opened samples of one block.
     """
     streams = streams_beside(beside)
-    total = None
+    total, columns = None, None
     for number, (block, *values) in enumerate(blocks_together(x, streams)):
         given = beside | dict(zip(streams, values, strict=True))
         _require_rows(block, number)
@@ -251,6 +252,7 @@ def _sketch_stream(
             "sketch", block, feature_map, split_every, **given, options=options
         )
         samples = block_in_memory(samples, block, number)
+        columns = same_columns(columns, samples.feature_names, f"block {number} of the stream")
         part = pass_over(samples, fan_in, position=position, allow_empty=True)
         part = part.compute(scheduler="threads")
         total = part if total is None else merge([total, part])

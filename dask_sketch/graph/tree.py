@@ -53,6 +53,7 @@ def reduce_samples(
         chosen,
         with_groups=reduction.uses_groups,
         with_numbers=reduction.uses_numbers,
+        with_columns=reduction.uses_columns,
         combine=combine,
     )
     if samples.is_bag:

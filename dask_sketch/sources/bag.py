@@ -24,7 +24,8 @@ class Block(NamedTuple):
     """Rows of shape (n, n_features), and weights and labels of shape (n,), or None.
 
     ``number`` is the number of the chunk along each axis, and ``row`` the number of its first row,
-    where a computation needs them.
+    where a computation needs them. ``columns`` are the names of the features of a table or of
+    records.
     """
 
     rows: NDArray[Any]
@@ -32,6 +33,7 @@ class Block(NamedTuple):
     groups: NDArray[Any] | None
     number: tuple[int, ...] | None = None
     row: int = 0
+    columns: tuple[Any, ...] | None = None
 
 
 class Fields(NamedTuple):
@@ -126,13 +128,14 @@ def blocks_of_partition(
     """
     held = _Records(label, grouped=groups is not None or fields.group is not None)
     names = fields.features
-    columns = None if fields.expected is None else list(fields.expected)
+    columns = fields.expected
     others = tuple(name for name in (fields.weight, fields.group) if name is not None)
     for item, weight, group in _zip_elements(items, weights, groups, label):
         if isinstance(item, dict):
             if names is None:
                 names = tuple(sorted((name for name in item if name not in others), key=str))
                 names = _in_order_of(fields.expected, names, label)
+                columns = _same_columns(columns, names, label)
             try:
                 row: Any = [item[name] for name in names]
                 if fields.weight is not None:
@@ -157,13 +160,23 @@ def blocks_of_partition(
             for kind, values in (("samples", row), ("weights", weight), ("groups", group)):
                 require_unmasked(values, kind, f"{kind} of {label}")
             if np.ndim(row) == 2:
-                columns = _same_columns(columns, row, label)
-                yield from held.block()
-                yield Block(np.asarray(row), _array(weight), _array(group))
+                columns = _same_columns(columns, _labels_of(row), label)
+                yield from _of(columns, held.block())
+                yield Block(np.asarray(row), _array(weight), _array(group), columns=columns)
                 continue
         if held.add(row, weight, group) == _BLOCK_RECORDS:
-            yield from held.block()
-    yield from held.block()
+            yield from _of(columns, held.block())
+    yield from _of(columns, held.block())
+
+
+def _labels_of(block: Any) -> Iterable[Any] | None:
+    """Labels of the columns of a table of pandas, Polars or Arrow; None for other blocks."""
+    found: Iterable[Any] | None = getattr(block, "column_names", getattr(block, "columns", None))
+    return found
+
+
+def _of(columns: tuple[Any, ...] | None, blocks: Iterator[Block]) -> Iterator[Block]:
+    return (block._replace(columns=columns) for block in blocks)
 
 
 def _in_order_of(
@@ -181,18 +194,34 @@ def _in_order_of(
     return expected
 
 
-def _same_columns(first: list[Any] | None, block: Any, label: str) -> list[Any] | None:
-    """Names of the columns of a block that is a table; raise InputError if earlier ones differ."""
-    names = getattr(block, "columns", None)
+def _same_columns(
+    first: tuple[Any, ...] | None, names: Iterable[Any] | None, label: str
+) -> tuple[Any, ...] | None:
+    """Names of the features of a table or record; raise InputError if earlier ones differ."""
     if names is None:
         return first
-    found = list(names)
-    if first is not None and found != first:
+    return same_columns(first, tuple(names), f"a table of {label}")
+
+
+def same_columns(
+    first: tuple[Any, ...] | None, found: tuple[Any, ...] | None, label: str
+) -> tuple[Any, ...] | None:
+    """Names of columns, if both are the same or one is not known.
+
+    Raises
+    ------
+    InputError
+        If they differ.
+    """
+    if first is None or found is None:
+        return found if first is None else first
+    if found != first:
         raise InputError(
-            f"a table of {label} has the columns {found[:6]}, where {first[:6]} are expected: give "
-            "all of them the same columns in the same order."
+            f"{label} has the columns {list(found[:6])}, where {list(first[:6])} are expected: "
+            "give all of them the same columns in the same order.",
+            parameter="x",
         )
-    return found
+    return first
 
 
 def _zip_elements(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dask
 import dask.bag as db
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 from strategies import assert_same_sketch, draw_rows, feature_map
 
@@ -103,6 +105,52 @@ def test_tables_of_one_partition_have_the_same_columns():
     bag = db.from_sequence([table, table[list("cab")]], npartitions=1)
     with pytest.raises(InputError, match=r"\['c', 'a', 'b'\], where \['a', 'b', 'c'\]"):
         ds.sketch(bag, FM).compute(scheduler="sync")
+
+
+def swapped(kind: str) -> tuple[db.Bag, db.Bag]:
+    """Tables or records of two partitions, in the same and in different columns."""
+    table = pd.DataFrame(X, columns=list("abc"))
+    other = table[list("cab")]
+    if kind == "records":
+        other = table.rename(columns={"a": "z"})
+    both = {
+        "pandas": lambda x: [x],
+        "arrow": lambda x: [pa.table(x)],
+        "records": lambda x: x.to_dict("records"),
+    }[kind]
+    return (
+        db.from_sequence(both(table) + both(table), npartitions=2),
+        db.from_sequence(both(table) + both(other), npartitions=2),
+    )
+
+
+@pytest.mark.parametrize("kind", ["pandas", "arrow", "records"])
+def test_tables_of_all_partitions_have_the_same_columns(kind):
+    straight, mixed = swapped(kind)
+    for run in (
+        lambda bag: ds.sketch(bag, FM).compute(scheduler="sync").count,
+        lambda bag: ds.second_moments(bag).compute(scheduler="sync").count,
+        lambda bag: ds.design(bag, n_components=1).n_features,
+    ):
+        assert run(straight)
+        with pytest.raises(InputError, match=r"has the columns \['.', '.', '.'\], where \['a'"):
+            run(mixed)
+
+
+def test_tables_in_batches_have_the_same_columns():
+    _, mixed = swapped("pandas")
+    with (
+        dask.config.set({"sketch.task-limit": 1, "sketch.batch-tasks": 1}),
+        pytest.raises(InputError, match=r"where \['a', 'b', 'c'\]"),
+    ):
+        ds.sketch(mixed, FM).compute(scheduler="sync")
+
+
+def test_blocks_of_a_stream_have_the_same_columns():
+    table = pd.DataFrame(X, columns=list("abc"))
+    assert ds.sketch(iter([table, X]), FM).count == 2 * len(X)
+    with pytest.raises(InputError, match=r"block 1 .* \['c', 'a', 'b'\], where"):
+        ds.sketch(iter([table, table[list("cab")]]), FM)
 
 
 def test_bags_have_the_names_of_the_map():
