@@ -84,8 +84,10 @@ def learn(
     from dask_sketch.distributions import DistributionClassifier, DistributionRegressor
     from dask_sketch.sketching.open import open_group
 
-    refuse_existing(output, overwrite, storage_options)
+    refuse_existing(output, overwrite, storage_options, groups, labels)
     if report is not None:
+        if report == output:
+            raise click.UsageError(f"--output and --report are both {report!r}: give two paths.")
         refuse_existing_page(report, overwrite)
     found = open_group(groups, storage_options=for_url(groups, storage_options))
     y = read_targets(labels, found.labels, key, target, for_url(labels, storage_options))

@@ -121,7 +121,7 @@ def decode(
     from dask_sketch.decoders.decode import decode as find_model
     from dask_sketch.models.open import open_model
 
-    refuse_existing(output, overwrite, storage_options)
+    refuse_existing(output, overwrite, storage_options, sketch)
     source = open_one(sketch, group, storage_options=storage_options)
     if start is not None:
         choices["start"] = open_model(start, storage_options=for_url(start, storage_options))
@@ -158,8 +158,8 @@ def decode(
 @click.argument("model")
 @click.argument("data")
 @output_options
-@click.option("--passes", type=click.IntRange(min=1), default=2, show_default=True, metavar="N",
-              help="Number of passes over DATA.")  # fmt: skip
+@click.option("--passes", type=click.IntRange(min=1), metavar="N",
+              help="Number of passes over DATA; 2 by default.")  # fmt: skip
 @click.option("--until-converged", is_flag=True,
               help="Pass until the gain is below --tolerance, at most 100 times.")  # fmt: skip
 @click.option("--tolerance", type=float, default=1e-4, show_default=True, metavar="T",
@@ -177,7 +177,7 @@ def polish(
     data: str,
     output: str,
     overwrite: bool,
-    passes: int,
+    passes: int | None,
     until_converged: bool,
     opening: dict[str, Any],
     **choices: Any,
@@ -192,6 +192,8 @@ def polish(
     from dask_sketch.graph.polish import polish as improve
     from dask_sketch.models.open import open_model
 
+    if passes is not None and until_converged:
+        raise click.UsageError("give --passes or --until-converged, not both.")
     options = opening["storage_options"]
     refuse_existing(output, overwrite, options)
     start: Any = open_model(model, storage_options=for_url(model, options))
@@ -200,7 +202,7 @@ def polish(
         found = improve(
             start,
             run.path(data),
-            CONVERGED if until_converged else passes,
+            CONVERGED if until_converged else passes or 2,
             progress=run.progress,
             **choices,
             **opening,

@@ -420,8 +420,21 @@ def seed_option(function: Command) -> Command:
     )(function)
 
 
-def refuse_existing(path: str, overwrite: bool, storage_options: dict[str, Any] | None) -> None:
+def refuse_existing(
+    path: str, overwrite: bool, storage_options: dict[str, Any] | None, *inputs: str
+) -> None:
     """Check before a long run that a sketch or a model can be written.
+
+    Parameters
+    ----------
+    path
+        Path or URL of the output.
+    overwrite
+        Whether an earlier result is replaced; the inputs are never replaced.
+    storage_options
+        Options of the file system of a URL.
+    inputs
+        Paths or URLs of other kinds of results that are read.
 
     Raises
     ------
@@ -430,7 +443,24 @@ def refuse_existing(path: str, overwrite: bool, storage_options: dict[str, Any] 
     """
     from dask_sketch.storage.overwrite import require_writable
 
+    _refuse_inputs(path, inputs)
     require_writable(path, overwrite=overwrite, storage_options=for_url(path, storage_options))
+
+
+def _refuse_inputs(path: str, inputs: Sequence[str]) -> None:
+    from dask_sketch.storage.overwrite import local_path
+
+    output = local_path(path)
+    for each in inputs:
+        source = local_path(each)
+        is_same = each == path
+        if output is not None and source is not None and output.exists() and source.exists():
+            is_same = output.samefile(source)
+        if is_same:
+            raise ArtifactError(
+                f"{path} is an input, which is not overwritten: choose another path.",
+                parameter="output",
+            )
 
 
 def refuse_existing_file(
@@ -466,17 +496,8 @@ def refuse_existing_file(
 
     from dask_sketch.storage.overwrite import local_path, path_exists, require_earlier_text
 
+    _refuse_inputs(path, inputs)
     output = local_path(path)
-    for each in inputs:
-        source = local_path(each)
-        is_same = each == path
-        if output is not None and source is not None and output.exists() and source.exists():
-            is_same = output.samefile(source)
-        if is_same:
-            raise ArtifactError(
-                f"{path} is an input, which is not overwritten: choose another path.",
-                parameter="output",
-            )
     fs, found = fsspec.core.url_to_fs(path, **(for_url(path, storage_options) or {}))
     if not overwrite and path_exists(fs, found):
         raise ArtifactError(

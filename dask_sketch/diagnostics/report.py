@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -414,10 +415,12 @@ def _component_rows(model: GaussianMixture | Centroids) -> list[tuple[str, list[
 
 def installed_versions() -> dict[str, str]:
     """Versions of Python and of the packages that affect results, by name."""
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+    return {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES}
+
+
+@cache  # a version is read from a file of the package
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

@@ -117,3 +117,13 @@ def test_mistakes_in_labels(here: Path) -> None:
         shown = refusal(1, "learn", *given, "-o", "m.zarr")
         assert re.search(message, shown), shown
         assert not Path("m.zarr").exists()
+
+
+def test_a_model_replaces_neither_its_groups_nor_its_labels(here: Path) -> None:
+    write(NAMES["u"])
+    for output in ("groups.zarr", "y.csv"):
+        given = ("groups.zarr", "--labels", "y.csv", "-o", output, "--overwrite")
+        assert "an input" in refusal(1, "learn", *given)
+    same = call("learn", "groups.zarr", "--labels", "y.csv", "-o", "m", "--report", "m")
+    assert same.exit_code == 2
+    assert "--report" in same.stderr

@@ -140,6 +140,17 @@ def test_bad_input_to_polish(data: str, sketched: Path) -> None:
         assert said in message, message
     assert not (sketched / "out.zarr").exists()
     assert call("polish", "model.zarr", data, "-o", "out.zarr", "--passes", 0).exit_code == 2
+    both = call("polish", "model.zarr", data, "-o", "o.zarr", "--passes", 3, "--until-converged")
+    assert both.exit_code == 2
+    assert "--until-converged" in both.stderr
+
+
+def test_a_model_does_not_replace_its_sketch(data: str, sketched: Path) -> None:
+    before = ds.open("sketch.zarr")
+    for output in ("sketch.zarr", "./sketch.zarr"):
+        given = ("sketch.zarr", "-k", 2, "-o", output, "--overwrite")
+        assert "an input" in refusal(1, "decode", *given)
+    assert ds.open("sketch.zarr").identical(before)
 
 
 def test_diagnose(data: str, sketched: Path) -> None:

@@ -174,6 +174,7 @@ def drop_seconds(text: str) -> list[str]:
 
 
 @pytest.mark.usefixtures("no_drawing")
+@pytest.mark.slow
 def test_of_an_early_ledger(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records of earlier versions hold no plan."""
     place.run()

@@ -61,6 +61,7 @@ def test_ten_gaussian_clusters_in_twelve_dimensions():
     assert relative_risk(gaussian_clusters(10, 12, n=10_000), 10, 360) < 1.005
 
 
+@pytest.mark.slow
 def test_clusters_that_are_not_gaussian():
     x = skewed_clusters()
     many = relative_risk(x, 6, 250)

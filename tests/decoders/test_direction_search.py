@@ -62,6 +62,7 @@ def test_the_same_seed_gives_the_same_bits(rows, feature_map):
     np.testing.assert_array_equal(found.concentrations, again.concentrations)
 
 
+@pytest.mark.slow
 def test_an_earlier_model_is_a_start(rows, feature_map):
     sketched = sketch(rows, feature_map, sample=False)
     found = decode(sketched, 3, model="von-mises-fisher")

@@ -311,6 +311,7 @@ def test_a_mixture_without_errors_has_no_intervals(sketch):
 
 
 @pytest.mark.parametrize(("seed", "family"), [(9, "full"), (11, ("low-rank", 2))])
+@pytest.mark.slow
 def test_of_components_that_become_far_too_wide(seed, family):
     # of one of five values each: wide components explain the sketch, their matrices are singular
     x = np.eye(5)[np.random.default_rng(seed).integers(0, 5, 400)]

@@ -95,6 +95,7 @@ def test_fits_are_near_the_truth(sketch, has_rows):
     assert found.score(HELDOUT) > diagonal.score(HELDOUT) + 0.3
 
 
+@pytest.mark.slow
 def test_a_model_is_diagnosed_and_polished(sketch):
     found = ds.decode(sketch, K, covariance_type="low-rank:1")
     quality = ds.diagnose(found, sketch)

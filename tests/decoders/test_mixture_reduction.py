@@ -71,6 +71,7 @@ def test_a_mixture_is_found_as_such():
 
 
 @pytest.mark.filterwarnings("ignore:the mixture is")
+@pytest.mark.slow
 def test_threads_and_executors_change_no_bit(tailed, found):
     with ThreadPoolExecutor(2) as executor:
         options = {"threads": 2, "executor": executor}

@@ -117,6 +117,7 @@ class Forgetful(dict):
         pass
 
 
+@pytest.mark.slow
 def test_the_job_goes_when_the_night_is_over(tmp_path):
     """At activeDeadlineSeconds Kubernetes sends SIGTERM."""
     cluster = Cluster([RUNNING])

@@ -208,6 +208,7 @@ def test_reference_finds_the_truth() -> None:
     assert fit_reference(rows, 2, max_iter=1)[2] == 1  # and no warning
 
 
+@pytest.mark.slow
 def test_sections_of_others(tmp_path: Path) -> None:
     rows = random_mixture(2, 2, seed=1).sample(500, seed=2)
     found = sketch(rows, design(rows, n_components=2))
@@ -255,6 +256,7 @@ def test_a_sketch_or_a_model_alone(tmp_path: Path) -> None:
         write_report(tmp_path / "n.html")
 
 
+@pytest.mark.slow
 def test_planned_and_happened_stand_side_by_side(tmp_path: Path, short_calibration: None) -> None:
     lazy = da.from_array(random_mixture(2, 2, seed=1).sample(4000, seed=2), chunks=(500, 2))
     feature_map = design(lazy, n_components=2)

@@ -136,7 +136,7 @@ def test_large_groups_weigh_more_where_small_ones_are_noisy():
     assert errors[True] < errors[False]
 
 
-@pytest.mark.parametrize("loss", ["squared", "logistic"])
+@pytest.mark.parametrize("loss", ["squared", pytest.param("logistic", marks=pytest.mark.slow)])
 def test_classes_and_their_probabilities(loss):
     model = DistributionClassifier(**SMALL, loss=loss).fit(OLD, KINDS[:80])
     assert list(model.classes_) == ["middle", "narrow", "wide"]

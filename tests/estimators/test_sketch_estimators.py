@@ -60,7 +60,9 @@ def test_a_mixture_is_found():
 
 
 @pytest.mark.filterwarnings("ignore:the mixture is")  # of types with fewer parameters
-@pytest.mark.parametrize("kind", ["full", "tied", "spherical"])
+@pytest.mark.parametrize(
+    "kind", ["full", *(pytest.param(k, marks=pytest.mark.slow) for k in ("tied", "spherical"))]
+)
 def test_types_of_covariances(kind):
     turned = X @ np.array([[1.0, 0.6], [-0.2, 0.8]])
     found = SketchGaussianMixture(3, covariance_type=kind).fit(turned)

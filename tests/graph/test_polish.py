@@ -114,6 +114,7 @@ def test_likelihood_of_a_bad_start_is_monotone():
 
 
 @pytest.mark.filterwarnings("ignore:Best performing initialization:UserWarning")
+@pytest.mark.slow
 def test_until_converged_is_where_scikit_learn_ends():
     found = ds.polish(START, X, "until converged", tolerance=1e-10)
     assert found.polishing.converged is True
@@ -149,6 +150,7 @@ def test_centroids_until_converged():
     assert found.polishing.objective == "mean squared error"
 
 
+@pytest.mark.slow
 def test_the_number_of_passes_is_bounded():
     x = np.random.default_rng(0).normal(size=(300, 3))
     with pytest.warns(UserWarning, match=r"'until converged': after 100 passes .* tolerance=0"):

@@ -201,6 +201,7 @@ def test_lazy_groups_have_the_bits_of_groups_in_memory():
     assert lazy.compute().identical(days())
 
 
+@pytest.mark.slow
 def test_models_of_groups_are_those_of_their_sketches():
     some = days().select([3, 4])
     for label, model in ds.decode(some, 1).items():

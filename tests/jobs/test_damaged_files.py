@@ -101,6 +101,7 @@ def test_a_divided_file_that_becomes_one_part(make_place: Make) -> None:
 
 
 @pytest.mark.parametrize("undone", [False, True])
+@pytest.mark.slow
 def test_a_damaged_file_with_a_forgotten_part(make_place: Make, undone: bool) -> None:
     place = divided(make_place)
     place.run()

@@ -68,6 +68,7 @@ def test_a_dead_feed_is_a_breach(make_place: Make, n_good: int, percent: str) ->
 
 @pytest.mark.usefixtures("no_drawing")
 @pytest.mark.parametrize("map_", ["", 'task = "pca"'])
+@pytest.mark.slow
 def test_no_rows_are_left(make_place: Make, map_: str) -> None:
     place = make_place(10)
     more = DECODE + OUTPUTS + "[limits]\nchanged = 1.0\n"

@@ -190,6 +190,7 @@ def test_a_job_of_centroids_alone_has_a_report(make_place: Make) -> None:
     assert "centroids" in (place.folder / "r.html").read_text()
 
 
+@pytest.mark.slow
 def test_the_number_of_components_is_found(make_place: Make) -> None:
     place = make_place(6, '[[decode]]\nn_components = "auto"\n')
     outcome = place.run()

@@ -57,6 +57,7 @@ def test_from_nothing_to_a_model_and_its_files(make_place: Make) -> None:
     assert "cold start" in str(outcome)
 
 
+@pytest.mark.slow
 def test_missing_values(make_place: Make) -> None:
     """Counters from the sources to the record, the report and the history."""
     policy = '[[sources]]\npath = "x.zarr"\nchunk_size = 240\nnan_policy = "available"\n'

@@ -188,6 +188,7 @@ def test_other_contents_are_never_overwritten(corpus, tmp_path):
     np.testing.assert_array_equal(group["other"], np.arange(3))
 
 
+@pytest.mark.slow
 def test_a_file_that_changes_between_the_passes(corpus, store, monkeypatch, utterance):
     original = write.create_store
 

@@ -13,6 +13,7 @@ import fcntl
 import os
 import secrets
 import shutil
+import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -150,6 +151,13 @@ def _require(content: bytes, limit: int, name: str) -> bytes:
     return content
 
 
+def _is_link(path: str) -> bool:
+    try:
+        return stat.S_ISLNK(os.lstat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
 class _Local:
     """A folder of this machine."""
 
@@ -159,17 +167,16 @@ class _Local:
 
     def _path(self, name: str) -> Path:
         """Path of an object, none of whose folders is a symbolic link."""
-        path = self.root
-        for part in filter(None, _require_name(name, self.label).split("/")):
-            path /= part
-            with _errors("reached", str(path), OSError):
-                linked = path.is_symlink()
-            if linked:
-                raise LedgerError(
-                    f"{path} is a symbolic link, and a ledger holds none: it was edited. Replace "
-                    "the link by what it leads to."
-                )
-        return path
+        path = str(self.root)
+        with _errors("reached", path, OSError):
+            for part in filter(None, _require_name(name, self.label).split("/")):
+                path = f"{path.rstrip(os.sep)}{os.sep}{part}"
+                if _is_link(path):
+                    raise LedgerError(
+                        f"{path} is a symbolic link, and a ledger holds none: it was edited. "
+                        "Replace the link by what it leads to."
+                    )
+        return Path(path)
 
     def read(self, name: str, limit: int) -> bytes:
         path = self._path(name)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import errno
 import itertools
+import os
 import shutil
-from pathlib import Path
 from typing import ClassVar
 
 import fsspec
@@ -211,6 +211,7 @@ def test_a_folder_that_cannot_be_reached_is_an_error_of_the_ledger(tmp_path, mon
     def refused(path, *arguments, **options):
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "is_symlink", refused)
-    with pytest.raises(LedgerError, match=r"ledger/.*Permission denied"):
-        ledger.refresh()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "lstat", refused)
+        with pytest.raises(LedgerError, match=r"Permission denied: '.*ledger/commits'"):
+            ledger.refresh()
