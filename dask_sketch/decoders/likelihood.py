@@ -298,7 +298,11 @@ def _gain_by_chance(problem: Problem, calibrated: CalibratedSample) -> float:
     if problem.sketch.sample is None:
         pilot = problem.sketch.feature_map.pilot
         assert pilot is not None
-        return float(by_chance / pilot.n_rows)
+        effective = problem.sketch.effective_count
+        if effective > 0.99 * problem.sketch.count:  # of equal weights
+            return float(by_chance / pilot.n_rows)
+        # pilot rows are drawn by their weights: few rows of large weight make the noise of both
+        return float(by_chance / min(pilot.n_rows, effective) + by_chance / effective)
     if problem.refine is None:
         by_chance *= max(1.0 - len(calibrated.rows) / problem.sketch.count, 0.0)
     return float(by_chance / calibrated.effective_count)

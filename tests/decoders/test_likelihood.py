@@ -325,3 +325,18 @@ def test_one_component_of_a_group_has_its_moments() -> None:
         found = decode(sketched[label], 1)
         np.testing.assert_allclose(found.means[0], x[groups == label].mean(axis=0), atol=1e-6)
         np.testing.assert_allclose(found.covariances[0], x[groups == label].var(axis=0), rtol=1e-5)
+
+
+def test_few_rows_of_large_weight_are_noise_of_the_refinement():
+    def draw(seed):
+        rng = np.random.default_rng(seed)
+        x = rng.normal(size=(5000, 2))
+        rare = rng.random(5000) < 0.02
+        x[rare] += [6.0, 3.0]
+        return x, np.where(rare, 49.0, 1.0)
+
+    x, weights = draw(0)
+    feature_map = design(x, n_components=2, weights=weights)
+    x, weights = draw(5)
+    model = decode(sketch(x, feature_map, weights, sample=False), 2, refine="efficient")
+    assert model.stderr is not None  # the refined fit, and not that of the pilot rows
