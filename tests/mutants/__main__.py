@@ -145,6 +145,7 @@ PARTS = {
 }
 MAY_SURVIVE = 1 / 12
 CPU, WALL = 5, 20  # times the seconds of the unchanged tree: then it hangs, and counts as killed
+HANGS = 120  # seconds after which one test hangs; no other takes a tenth of it
 MEMORY = 12 * 2**30  # bytes of address space
 PRELOADED = ("numba", "scipy.optimize", "scipy.special", "scipy.stats", "dask.array", "xarray")
 PRELOADED += ("zarr", "fsspec", "pytest", "pandas", "pyarrow.parquet", "distributed")
@@ -232,7 +233,7 @@ class Copy:
 
             options = ["-q", "--no-header", "--tb=line", "-p", "no:cacheprovider"]
             options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of the preloaded
-            options += ["-m", "not slow"]
+            options += ["-m", "not slow", f"--timeout={HANGS}"]
             code = pytest.main([*options, *arguments], plugins=[Timer(self._seconds)])
         except BaseException:
             traceback.print_exc()
