@@ -37,6 +37,7 @@ LEARNING = ("regression", "classification")
     epilog=examples(
         "learn groups.zarr --labels y.csv -o model.zarr",
         "learn speakers.zarr --labels people.csv --key name --target age -o age.zarr",
+        "learn recordings.zarr --labels y.csv --target age --leave-out speaker -o model.zarr",
         "learn groups.zarr --labels y.csv -o model.zarr --report page.html",
     )
 )
@@ -48,6 +49,9 @@ LEARNING = ("regression", "classification")
               help="Column with the labels of the groups; the first one by default.")  # fmt: skip
 @click.option("--target", metavar="NAME",
               help="Column to learn; by default the other one of two columns.")  # fmt: skip
+@click.option("--leave-out", metavar="NAME",
+              help="Column with the unit of each group, such as the speaker of a recording: its "
+              "groups are left out together, for the errors of new units.")  # fmt: skip
 @click.option("--task", type=click.Choice(LEARNING),
               help="By default regression for numbers, else classification.")  # fmt: skip
 @click.option("--size", type=click.IntRange(min=1), default=1000, show_default=True, metavar="N",
@@ -70,6 +74,7 @@ def learn(
     labels: str,
     key: str | None,
     target: str | None,
+    leave_out: str | None,
     task: str | None,
     report: str | None,
     seed: int,
@@ -79,7 +84,8 @@ def learn(
     """Learn a number or a class of each group from GROUPS, which `sketch --by` wrote.
 
     Each group of samples is one observation, known by its sketch. Bandwidth and ridge are chosen
-    by leave-one-out predictions, whose error is part of the answer. `predict` uses the model.
+    by predictions of groups that are left out, whose error is part of the answer. `predict` uses
+    the model.
     """
     from dask_sketch.distributions import DistributionClassifier, DistributionRegressor
     from dask_sketch.sketching.open import open_group
@@ -103,14 +109,19 @@ def learn(
             parameter="task",
         )
     estimators = {"regression": DistributionRegressor, "classification": DistributionClassifier}
-    model = estimators[task](**settings, random_state=seed).fit(found, y)
+    units = None
+    if leave_out is not None:
+        options = for_url(labels, storage_options)
+        units = read_column(labels, found.labels, key, leave_out, options, name="leave_out")
+    model = estimators[task](**settings, random_state=seed).fit(found, y, groups=units)
     model.to_zarr(output, overwrite=overwrite, storage_options=for_url(output, storage_options))
     values = model.as_dict() | {"n_groups": len(found.labels), "output": output}
     shown = describe(values | {"feature_map": None, "output": None}) | {"written to": output}
     if report is not None:
         from dask_sketch.distributions import write_learning
 
-        options = {"--labels": labels, "--key": key, "--target": target, "--task": task,
+        options = {"--labels": labels, "--key": key, "--target": target,
+                   "--leave-out": leave_out, "--task": task,
                    **{f"--{name}": value for name, value in settings.items()},
                    "--seed": seed or None, "-o": output, "--report": report}  # fmt: skip
         words = [str(word) for pair in options.items() if pair[1] is not None for word in pair]
@@ -120,6 +131,7 @@ def learn(
             found,
             y,
             target=target or "the target",
+            left_out_together=units,
             source={"groups": groups, "labels": labels, "model": output},
             command=shlex.join(["dask-sketch", "learn", groups, *words]),
         )

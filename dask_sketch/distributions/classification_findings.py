@@ -11,7 +11,7 @@ import xarray as xr
 from numpy.typing import NDArray
 from scipy.stats import binomtest
 from sklearn import clone
-from sklearn.model_selection import StratifiedKFold
+from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 
 from dask_sketch.diagnostics.report import Answer, Section
 from dask_sketch.diagnostics.report_figures import Drawing
@@ -36,7 +36,11 @@ _FOLDS = 5
 
 
 def classification_findings(
-    model: DistributionClassifier, groups: SketchGroup, y: NDArray[Any], target: str
+    model: DistributionClassifier,
+    groups: SketchGroup,
+    y: NDArray[Any],
+    target: str,
+    together: NDArray[np.intp] | None = None,
 ) -> Findings:
     """Evaluate a classification by cross-validation.
 
@@ -50,6 +54,8 @@ def classification_findings(
         Classes of the fit, shape (n_groups,).
     target
         Name of the target.
+    together
+        Codes of the groups that are left out together, shape (n_groups,); None for one by one.
 
     Returns
     -------
@@ -71,7 +77,7 @@ def classification_findings(
         )
     codes = np.searchsorted(classes, y)
     n, dim = len(y), groups.dim
-    probability = _cross_validated(model, groups, y, codes)
+    probability = _cross_validated(model, groups, y, codes, together)
     predicted = probability.argmax(axis=1)
     wrong = predicted != codes
     counts = np.zeros((len(classes), len(classes)))
@@ -150,6 +156,7 @@ def _cross_validated(
     groups: SketchGroup,
     y: NDArray[Any],
     codes: NDArray[np.intp],
+    together: NDArray[np.intp] | None,
 ) -> Array:
     """Probability of each class for each group, by fits to the other folds."""
     known = np.sort(np.bincount(codes))[::-1]
@@ -159,15 +166,19 @@ def _cross_validated(
             "groups or more of two classes.",
             parameter="y",
         )
-    folds = StratifiedKFold(min(_FOLDS, int(known[1])), shuffle=True, random_state=0)
+    size = min(_FOLDS, int(known[1]))
+    kind = StratifiedKFold if together is None else StratifiedGroupKFold
+    folds = kind(size, shuffle=True, random_state=0)
     found = np.zeros((len(y), len(model.classes_)))
     with warnings.catch_warnings():
         # a warning of scikit-learn of small classes, whose sizes are on the page
         warnings.filterwarnings("ignore", "The least populated class", UserWarning)
-        parts = list(folds.split(codes, codes))
+        parts = list(folds.split(codes, codes, together))
     for train, test in parts:
         inside = np.isin(np.arange(len(y)), train)
-        fitted = clone(model).set_params(solver="auto").fit(groups.select(inside), y[inside])
+        given = None if together is None else together[inside]
+        unfitted = clone(model).set_params(solver="auto")
+        fitted = unfitted.fit(groups.select(inside), y[inside], groups=given)
         columns = np.searchsorted(model.classes_, fitted.classes_)
         found[np.ix_(test, columns)] = fitted.predict_proba(groups.select(~inside))
     return found

@@ -18,6 +18,7 @@ from dask_sketch.distributions.group_estimators import (
     DistributionRegressor,
 )
 from dask_sketch.distributions.regression_findings import regression_findings
+from dask_sketch.distributions.ridge_selection import codes_left_out
 from dask_sketch.errors import InputError
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.validation.arrays import require_number
@@ -35,6 +36,7 @@ def write_learning(
     y: Any,
     *,
     target: str = "target",
+    left_out_together: Any = None,
     level: float = 0.1,
     source: Mapping[str, object] | None = None,
     command: str = "",
@@ -46,7 +48,8 @@ def write_learning(
     picture of the predictions, or of the confusion of the classes. A regression is evaluated by its
     leave-one-out predictions. A classification is evaluated by cross-validation with five folds,
     each with its own choice of bandwidth and ridge: its probabilities are calibrated on
-    leave-one-out predictions, so these cannot evaluate them.
+    leave-one-out predictions, so these cannot evaluate them. Groups that were left out together in
+    the fit are in one fold.
 
     Parameters
     ----------
@@ -60,6 +63,8 @@ def write_learning(
         Targets of the fit, as for its ``fit``.
     target
         Name of the target.
+    left_out_together
+        Argument ``groups`` of the fit: labels of the groups that are left out together.
     level
         Probability that a target lies outside of its interval, in (0, 1), for a regression.
     source
@@ -115,7 +120,13 @@ def write_learning(
             parameter="y",
         )
     found = (
-        classification_findings(model, groups, given, target)
+        classification_findings(
+            model,
+            groups,
+            given,
+            target,
+            codes_left_out(left_out_together, groups.labels, len(groups)),
+        )
         if isinstance(model, DistributionClassifier)
         else regression_findings(model, groups, given.astype(np.float64), target, level)
     )

@@ -13,6 +13,7 @@ from cli.commands import answer, call, refusal
 
 from dask_sketch import FeatureMap, GaussianMixture, partial_sketch
 from dask_sketch import open as open_artifact
+from dask_sketch.distributions import DistributionClassifier, DistributionRegressor
 
 RNG = np.random.default_rng(0)
 DAYS = np.datetime64("2024-01-01") + np.arange(80)
@@ -127,3 +128,24 @@ def test_a_model_replaces_neither_its_groups_nor_its_labels(here: Path) -> None:
     same = call("learn", "groups.zarr", "--labels", "y.csv", "-o", "m", "--report", "m")
     assert same.exit_code == 2
     assert "--report" in same.stderr
+
+
+@pytest.mark.parametrize("target", ["width", "kind"])
+def test_groups_of_one_unit_are_left_out_together(target: str, here: Path) -> None:
+    write(NAMES["u"])
+    table = pd.read_csv("y.csv").assign(unit=[f"unit {k // 4}" for k in range(80)])
+    table.to_csv("y.csv", index=False)
+    given = ("groups.zarr", "--labels", "y.csv", "--target", target, *SIZE)
+    answer("learn", *given, "--leave-out", "unit", "-o", "m.zarr")
+    kind = DistributionRegressor if target == "width" else DistributionClassifier
+    indexed = table.set_index("day")
+    groups, found = open_artifact("groups.zarr"), open_artifact("m.zarr")
+    expected = kind(40).fit(groups, indexed[target], groups=indexed["unit"])
+    one_by_one = kind(40).fit(groups, indexed[target])
+    outputs = [
+        one.predict_interval(groups) if target == "width" else one.predict_proba(groups)
+        for one in (found, expected, one_by_one)
+    ]
+    np.testing.assert_array_equal(outputs[0], outputs[1])
+    assert not np.array_equal(outputs[0], outputs[2])
+    assert "leave_out='age'" in refusal(1, "learn", *given, "--leave-out", "age", "-o", "n.zarr")

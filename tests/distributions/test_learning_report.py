@@ -150,6 +150,23 @@ def test_page_of_a_classification(tmp_path: Path) -> None:
     assert titles == ["Confusion of the classes"]
 
 
+def test_groups_that_were_left_out_together_are_in_one_fold(tmp_path: Path) -> None:
+    # each of 20 speakers has a mean of their own and one of the classes by chance
+    rng = np.random.default_rng(2)
+    means, kinds = rng.normal(size=(20, 2)), np.arange(20) % 2
+    x = np.concatenate([m + 0.1 * rng.normal(size=(60, 2)) for m in np.repeat(means, 3, axis=0)])
+    groups = partial_sketch(x, FeatureMap(2, 40, scale=0.5), groups=np.repeat(np.arange(60), 60))
+    y, speakers = np.repeat(np.array(["a", "b"])[kinds], 3), np.repeat(np.arange(20), 3)
+    model = DistributionClassifier(**FAST).fit(groups, y, groups=speakers)
+    with pytest.warns(UserWarning, match="60 groups are not"):
+        words, _ = page_of(tmp_path, model, y, groups, left_out_together=speakers)
+    assert "no better than a constant" in words
+    words, _ = page_of(tmp_path, model, y, groups)  # two sessions of a speaker tell the third
+    assert "Better than the constant" in words
+    with pytest.raises(InputError, match="groups has shape"):
+        page_of(tmp_path, model, y, groups, left_out_together=speakers[:9])
+
+
 def test_a_class_of_one_group(tmp_path: Path) -> None:
     kind = np.where(np.arange(N) == 7, "rare", KIND)
     model = DistributionClassifier(**FAST).fit(GROUPS, kind)
