@@ -161,8 +161,8 @@ def plot_modulus(
     ax.set_yscale("log")
     ax.set_ylim(noise / 10.0, 1.5)
     ax.set(xlabel="radius of frequency (in component scales)", ylabel="modulus |z|")
-    # upper right is where the envelope never is
-    ax.legend(loc="upper right", markerscale=3)
+    # at small radii, moduli are above the noise level
+    ax.legend(loc="lower left", markerscale=3)
     return ax
 
 
