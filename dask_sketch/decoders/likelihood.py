@@ -13,16 +13,22 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from dask_sketch.decoders.atoms import Array
 from dask_sketch.decoders.calibrated_sample import CalibratedSample, calibrate, calibrate_rows
 from dask_sketch.decoders.descent import Fit, descend_fully
-from dask_sketch.decoders.expected_loss import gain_by_chance
+from dask_sketch.decoders.expected_loss import gain_by_chance, sampling_losses
 from dask_sketch.decoders.greedy import cl_ompr, hierarchical_splitting
 from dask_sketch.decoders.matrix_search import conclude_matrices, fit_matrices
-from dask_sketch.decoders.misfit import WARNED_NATS, is_explained, mean_log_likelihood
+from dask_sketch.decoders.misfit import (
+    WARNED_NATS,
+    is_explained,
+    mean_log_likelihood,
+    warn_of_few_pilot_rows,
+)
 from dask_sketch.decoders.problem import Problem, Report, Solution
 from dask_sketch.decoders.rare_components import keep_rare_components
 from dask_sketch.decoders.search import conclude_search, search_atoms
@@ -61,6 +67,8 @@ _NEAR = 2.0  # noise levels up to which the descent from EM's solution needs no 
 _MAX_SEARCH, _MAX_COMPLETE, _MAX_DESCENT = 2e7, 4e5, 1e8
 _FEW_ROWS = 5.0  # effective rows for each parameter, below which rows are left out to test fits
 _MAX_TESTED = 5e4  # rows times components of such tests, which take a few times as long as a fit
+# Rows of the first fit, which has the starts: at least the first, and the second over components
+_FIRST_ROWS, _FIRST_WORK = 20_000, 1.28e6
 _PRIOR = 1.0  # rows that a weak prior of the covariances counts as
 _WARNED_OPTIMISM = 0.2  # excess of the likelihood of the rows of a fit over others, in nats
 
@@ -87,6 +95,8 @@ class Candidates:
         Mean log-likelihood of rows that are left out of such fits, where there are few rows.
     prior
         Rows that a prior of the covariances counts as.
+    of_pilot
+        Whether the components are those of the pilot, which has more rows than the sample.
     """
 
     fit: Fit | None
@@ -97,6 +107,7 @@ class Candidates:
     factors: Array | None = None
     heldout: float | None = None
     prior: float = 0.0
+    of_pilot: bool = False
 
     @property
     def cost(self) -> float:
@@ -134,7 +145,7 @@ def fit_replicate(
     kind = "spherical" if problem.model == "isotropic" else problem.covariance_type
     begun = [] if pilot is None else [(pilot.weights, pilot.means, pilot.variances)]
     prior, heldout = _tested_prior(problem, calibrated, kind)
-    found = fit_mixture(rows, masses, k, starts=begun, seed=seed, covariance_type=kind, prior=prior)
+    found = _fit_rows(problem, calibrated, begun, seed, kind, prior)
     shapes = _shapes(found)
     if prior > 0.0:  # a fit to the sketch of few rows has no prior
         likeliest = found.weights, found.means, shapes
@@ -159,7 +170,54 @@ def fit_replicate(
     likeliest = found.weights, found.means, shapes
     factors = found.covariances if rank_of(kind) is not None else None
     score, converged = found.log_likelihood, found.converged
+    if pilot is not None and kind == "diag" and _pilot_is_better(problem, calibrated, found):
+        likeliest = pilot.weights, pilot.means, pilot.variances
+        score = mean_log_likelihood(rows, masses, likeliest)
+        return Candidates(fit, likeliest, score, True, calibrated, of_pilot=True)
     return Candidates(fit, likeliest, score, converged, calibrated, factors, heldout)
+
+
+def _fit_rows(
+    problem: Problem,
+    calibrated: CalibratedSample,
+    begun: list[tuple[Array, Array, Array]],
+    seed: int,
+    covariance_type: str,
+    prior: float,
+) -> FittedMixture:
+    """Maximum likelihood on the calibrated rows; of many rows, from that on some of them."""
+    k, sample = problem.required_size, problem.sketch.sample
+    assert sample is not None  # else there are no calibrated rows
+    fit = partial(fit_mixture, seed=seed, covariance_type=covariance_type, prior=prior)
+    rows = np.asarray(calibrated.rows, dtype=np.float64)
+    n_first = _FIRST_ROWS if uses_matrices(covariance_type) else int(_FIRST_WORK / k)
+    n_first = max(n_first, _FIRST_ROWS)
+    if len(rows) <= n_first:
+        return fit(rows, calibrated.weights, k, starts=begun)
+    some = sample.resized(n_first)
+    first = fit(some.rows, some.weights, k, starts=begun)
+    starts = [(first.weights, first.means, _shapes(first)), *begun]
+    rounding = first.rounding
+    return fit(rows, calibrated.weights, k, starts=starts, n_starts=0, rounding=rounding)
+
+
+def _pilot_is_better(problem: Problem, calibrated: CalibratedSample, found: FittedMixture) -> bool:
+    """Whether the pilot, of more rows than the sample, has the likelier mixture for other rows.
+
+    Maximum likelihood on few rows is too likely there by as much as it loses on other rows.
+    """
+    record, same = problem.sketch.feature_map.pilot, pilot_mixture(problem.sketch)
+    n_rows = calibrated.effective_count
+    if record is None or same is None or record.n_rows <= n_rows:
+        return False
+    if len(same.weights) != len(found.weights) or found.rounding.any():
+        return False
+    d = problem.n_features
+    optimism = len(found.weights) * (2 * d + 1) / (2.0 * n_rows)
+    loss = float(sampling_losses(found.weights, d, round(n_rows)).sum())
+    rows, masses = np.asarray(calibrated.rows, dtype=np.float64), calibrated.weights
+    score = mean_log_likelihood(rows, masses, (same.weights, same.means, same.variances))
+    return score > found.log_likelihood - optimism - loss
 
 
 def _has_moments(problem: Problem) -> bool:
@@ -282,20 +340,21 @@ def conclude(
     explained = simulated and is_explained(
         problem.sketch, mixture, nearest.cost, nearest.noise_level, gain
     )
-    if not explained and gain > _gain_by_chance(problem, calibrated):
+    if not explained and gain > _gain_by_chance(problem, best):
         if problem.refine is not None:
-            _warn_of_refinement(problem, gain)
+            _warn_of_refinement(problem, best, gain)
         return _likeliest(problem, best, threads, nearest.n_evaluations, gain)
     for warning in caught:
         warn_user(warning.message)
     return replace(nearest, score=score, gain=-gain if np.isfinite(gain) else None)
 
 
-def _gain_by_chance(problem: Problem, calibrated: CalibratedSample) -> float:
+def _gain_by_chance(problem: Problem, best: Candidates) -> float:
     """Gain of maximum likelihood that fitted noise explains, in nats."""
+    calibrated = best.calibrated
     n_parameters = problem.required_size * problem.count_parameters() - 1
     by_chance = gain_by_chance(n_parameters)
-    if problem.sketch.sample is None:
+    if problem.sketch.sample is None or best.of_pilot:
         pilot = problem.sketch.feature_map.pilot
         assert pilot is not None
         effective = problem.sketch.effective_count
@@ -333,14 +392,23 @@ def _warn_of_cluster_map(problem: Problem) -> None:
         )
 
 
-def _warn_of_few_random_rows(problem: Problem, calibrated: CalibratedSample) -> None:
+def _warn_of_few_random_rows(problem: Problem, best: Candidates) -> None:
     """Warn of maximum likelihood on far fewer rows than the sketch is of.
 
-    With ``p`` parameters and ``r`` rows it loses ``p / 2r`` nats a sample (Akaike 1974).
+    With ``p`` parameters and ``r`` rows it loses ``p / 2r`` nats a sample (Akaike 1974), and more
+    where components have few rows.
     """
     n_parameters = problem.required_size * problem.count_parameters() - 1
-    n_rows, n_samples = calibrated.effective_count, problem.sketch.effective_count
-    loss = 0.5 * n_parameters * (1.0 / n_rows - 1.0 / max(n_samples, n_rows))
+    n_rows, n_samples = best.calibrated.effective_count, problem.sketch.effective_count
+    if best.of_pilot:
+        warn_of_few_pilot_rows(problem.sketch)
+        return
+    by_rows = [
+        float(sampling_losses(best.likeliest[0], problem.n_features, round(n)).sum())
+        for n in (n_rows, max(n_samples, n_rows))
+    ]
+    each = problem.count_parameters() / (2 * problem.n_features + 1)
+    loss = each * (by_rows[0] - by_rows[1])
     if problem.sketch.sample is not None and loss > WARNED_NATS:
         warn_user(
             f"{n_rows:,.0f} random rows of {n_samples:,.0f} are few for {n_parameters:,} "
@@ -350,12 +418,12 @@ def _warn_of_few_random_rows(problem: Problem, calibrated: CalibratedSample) -> 
         )
 
 
-def _warn_of_refinement(problem: Problem, gain: float) -> None:
+def _warn_of_refinement(problem: Problem, best: Candidates, gain: float) -> None:
     warn_user(
-        f"refine={problem.refine!r}: {_likeliest_on(problem)} is {gain:.2g} nats a sample likelier "
-        f"than the refined fit, for the data is no mixture of {problem.required_size} Gaussians. "
-        "It is returned, without standard errors; "
-        "method='cl-ompr' returns the refined fit."
+        f"refine={problem.refine!r}: {_likeliest_on(problem, best)} is {gain:.2g} nats a sample "
+        f"likelier than the refined fit, for the data is no mixture of {problem.required_size} "
+        "Gaussians. It is returned, without standard errors; method='cl-ompr' returns the refined "
+        "fit."
     )
 
 
@@ -363,7 +431,7 @@ def _likeliest(
     problem: Problem, best: Candidates, threads: Threads, n_evaluations: int, gain: float | None
 ) -> Solution:
     """Solution of greatest likelihood."""
-    _warn_of_few_random_rows(problem, best.calibrated)
+    _warn_of_few_random_rows(problem, best)
     order = np.argsort(-best.likeliest[0], kind="stable")
     weights, means, shapes = (part[order] for part in best.likeliest)
     objective = problem.objective(threads)
@@ -378,16 +446,16 @@ def _likeliest(
         cost=objective.cost(weights, theta),
         noise_level=objective.noise_level,
         converged=best.converged,
-        message=_likeliest_on(problem) + (REGULARIZED if best.prior > 0.0 else ""),
+        message=_likeliest_on(problem, best) + (REGULARIZED if best.prior > 0.0 else ""),
         n_evaluations=n_evaluations,
         score=best.score,
         gain=gain,
     )
 
 
-def _likeliest_on(problem: Problem) -> str:
+def _likeliest_on(problem: Problem, best: Candidates) -> str:
     """Maximum likelihood, with the rows that it is of."""
-    has_rows = problem.sketch.sample is not None
+    has_rows = problem.sketch.sample is not None and not best.of_pilot
     if has_rows:
         return f"{LIKELIEST}the calibrated rows"
     if problem.size == 1 and _has_moments(problem):

@@ -230,7 +230,7 @@ def warn_of_misfit(
                 remedy = _remedy(sketch, len(weights), non_default_arguments)
                 warned = _warn_of_cost(sketch, cost, noise_level, remedy)
             elif cost > _EXPLAINED * noise_level:
-                _warn_of_few_rows(sketch)
+                warn_of_few_pilot_rows(sketch)
             mixture = weights, means, _diagonals(variances)
             remedy = _map_remedy(sketch)
             warned |= warn_of_range(sketch, *mixture, _OUT_OF_RANGE, remedy)
@@ -480,7 +480,7 @@ def _warn_of_mixture(
             f"{len(mixture[0])} Gaussians. {remedy}"
         )
     elif sketch.sample is None:
-        _warn_of_few_rows(sketch)
+        warn_of_few_pilot_rows(sketch)
 
 
 def _warn_of_noise(sketch: Sketch, mixture: tuple[Array, Array, Array]) -> None:
@@ -499,8 +499,14 @@ def _warn_of_noise(sketch: Sketch, mixture: tuple[Array, Array, Array]) -> None:
         )
 
 
-def _warn_of_few_rows(sketch: Sketch) -> None:
-    """Warn of a mixture that is no likelier than the pilot's, if the pilot has too few rows."""
+def warn_of_few_pilot_rows(sketch: Sketch) -> None:
+    """Warn of a mixture that is no likelier than the pilot's, if the pilot has too few rows.
+
+    Parameters
+    ----------
+    sketch
+        Sketch that was decoded.
+    """
     pilot = sketch.feature_map.pilot
     if pilot is None:
         return

@@ -187,6 +187,8 @@ def more_rows(sketch: Sketch, n_pilot: int) -> str:
         more = "sketch more rows."
     if sketch.missing is not None:  # its random rows, the complete ones, are too few
         return more[0].upper() + more[1:]
+    if sketch.sample is not None:
+        return f"Sketch with a larger sample, or {more}"
     return f"Sketch with sample=True where rows may be kept; otherwise {more}"
 
 

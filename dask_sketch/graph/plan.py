@@ -38,7 +38,7 @@ from dask_sketch.sketching.accumulator import BLOCK_BYTES, block_rows, buffered_
 from dask_sketch.sketching.arguments import require_feature_map, require_nan_policy
 from dask_sketch.sketching.moment_grid import MomentGrid
 from dask_sketch.sketching.partial import GATHERED
-from dask_sketch.sketching.row_sample import sample_bytes, sample_size
+from dask_sketch.sketching.row_sample import sample_bytes, sample_size, wanted_rows
 from dask_sketch.sources.open import open_samples, require_options
 from dask_sketch.sources.samples import SMALL_TASK, Samples, n_bytes
 from dask_sketch.validation.arrays import require_integer
@@ -311,7 +311,10 @@ def plan(
     client = active_client() if samples.lazy else None
     size = None
     if not isinstance(feature_map, MomentGrid):
-        size = sample_size(sample, feature_map.n_features, grouped=samples.groups is not None)
+        size = sample_size(
+            sample, feature_map.n_features, grouped=samples.groups is not None,
+            wanted=wanted_rows(feature_map),
+        )  # fmt: skip
     made = make_plan(
         samples, feature_map, fan_in, client=client, available=available, sample=size,
         nan_policy=nan_policy,

@@ -34,7 +34,7 @@ from dask_sketch.sketching.partial import (
     partial_sketch,
     prepare,
 )
-from dask_sketch.sketching.row_sample import Sampling, sample_size
+from dask_sketch.sketching.row_sample import Sampling, sample_size, wanted_rows
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.sources.bag import same_columns
 from dask_sketch.sources.open import (
@@ -103,9 +103,10 @@ def sketch(
     sample
         Maximum number of random rows that the sketch carries beside the sums, for :func:`calibrate`
         and :func:`decode`; they make fits to real data as good as maximum likelihood on all rows.
-        True, the default without groups, chooses 20,000 rows, or fewer if they would take more than
-        16 MiB. Give False or 0 if rows must not be kept, or if the sketch is given to others: the
-        sketch then has sums only.
+        True, the default without groups, chooses 20,000 rows, more for a feature map of
+        :func:`design` for a mixture of over 200 parameters, 100 for each, or fewer if they would
+        take more than 16 MiB. Give False or 0 if rows must not be kept, or if the sketch is given
+        to others: the sketch then has sums only.
     position
         Position of the first row, ``>= 0``. The random rows are chosen by their positions. Parts of
         the data whose sketches will be added, such as two days, need different positions, so that
@@ -158,7 +159,10 @@ def sketch(
     require_feature_map(feature_map)
     if nan_policy == "available":
         require_sparse(feature_map)
-    size = sample_size(sample, feature_map.n_features, grouped=groups is not None)
+    size = sample_size(
+        sample, feature_map.n_features, grouped=groups is not None,
+        wanted=wanted_rows(feature_map),
+    )  # fmt: skip
     position = require_position(position)
     pass_over = partial(
         _pass, feature_map=feature_map, nan_policy=nan_policy, device=device, size=size

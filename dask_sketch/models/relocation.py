@@ -29,7 +29,12 @@ _FAR = 0.995  # quantile of the distance of the row that a far cluster is looked
 
 
 def relocations(
-    family: Covariances, components: Components, rows: Array, weights: Array, floor: float
+    family: Covariances,
+    components: Components,
+    rows: Array,
+    weights: Array,
+    floor: float,
+    together: float | None = None,
 ) -> Iterator[Components]:
     """Mixtures with one component removed and another one split, the most promising first.
 
@@ -49,9 +54,17 @@ def relocations(
         Rows in standard units, shape (n_rows, n_features), and their weights, shape (n_rows,).
     floor
         Smallest variance.
+    together
+        Expected gain of likelihood, in nats, above which moves are made together in a first
+        mixture, if there are several of different components; None for no such mixture.
     """
     shares, without = family.posterior(components, rows, weights)
     removals = [_removal(family, components, k, float(loss)) for k, loss in enumerate(without)]
+    if together is not None:  # few moves must do: their losses are worth more time
+        removals = [
+            _merger(family, components, k, found, shares, rows, weights)
+            for k, found in enumerate(removals)
+        ]
     losses = np.array([loss for loss, _ in removals])
     splits = [
         _split(family, components, k, shares[:, k], rows, weights, floor)
@@ -60,6 +73,20 @@ def relocations(
     gains = np.array([gain for gain, _ in splits])
     expected = gains[:, None] - losses
     np.fill_diagonal(expected, -np.inf)
+
+    def moved(whole: Components, k: int, removed: int) -> Components:
+        halves, partner = splits[k][1], removals[removed][1]
+        assert halves is not None  # its gain is positive
+        if partner is not None and partner != k:
+            whole = _merge(family, whole, removed, partner)
+        return _replace(whole, k, removed, halves)
+
+    pairs = [] if together is None else _disjoint(expected, removals, together)
+    if len(pairs) > 1:
+        all_moved = components
+        for k, removed in pairs:
+            all_moved = moved(all_moved, k, removed)
+        yield all_moved
     used: set[int] = set()
     for pair in np.argsort(-expected, axis=None, kind="stable"):
         k, removed = (int(index) for index in np.unravel_index(pair, expected.shape))
@@ -68,11 +95,24 @@ def relocations(
         if k in used:  # the same split beside another removal seldom succeeds
             continue
         used.add(k)
-        halves = splits[k][1]
-        assert halves is not None  # its gain is positive
+        yield moved(components, k, removed)
+
+
+def _disjoint(
+    expected: Array, removals: list[tuple[float, int | None]], least: float
+) -> list[tuple[int, int]]:
+    """Moves of different components that gain more than ``least``, the most promising first."""
+    found: list[tuple[int, int]] = []
+    used: set[int | None] = set()
+    for pair in np.argsort(-expected, axis=None, kind="stable"):
+        k, removed = (int(index) for index in np.unravel_index(pair, expected.shape))
+        if not expected[k, removed] > least:
+            break
         partner = removals[removed][1]
-        whole = components if partner in (None, k) else _merge(family, components, removed, partner)
-        yield _replace(whole, k, removed, halves)
+        if not used & {k, removed, partner}:
+            found.append((k, removed))
+            used |= {k, removed} | ({partner} if partner is not None else set())
+    return found
 
 
 def agglomerate(family: Covariances, components: Components, n_components: int) -> Components:
@@ -108,6 +148,40 @@ def _removal(
     bounds = _merge_bounds(family, components, k)
     partner = int(np.argmin(bounds))
     return (float(bounds[partner]), partner) if bounds[partner] < loss else (loss, None)
+
+
+def _merger(
+    family: Covariances,
+    components: Components,
+    k: int,
+    found: tuple[float, int | None],
+    shares: Array,
+    rows: Array,
+    weights: Array,
+) -> tuple[float, int | None]:
+    """Removal of a component, by merging it if that loses less on the rows than its bound says.
+
+    The bound of two components of one cluster, which overlap, is several times their loss.
+    """
+    partner = int(np.argmin(_merge_bounds(family, components, k)))
+    both = [k, partner]
+    share = shares[:, both].sum(axis=1)
+    kept = np.flatnonzero(share > _MIN_SHARE)
+    step = max(len(kept) // _MAX_ROWS, 1)
+    kept = kept[::step]
+    if not len(kept):
+        return found
+    merged = _merge(family, components, k, partner)
+    whole, pair = (
+        Components(each.weights[part], each.means[part], each.covariances[part])
+        for each, part in ((merged, [partner]), (components, both))
+    )
+    x, q = rows[kept], np.minimum(share[kept], 1.0)
+    ratios = family.joint(whole, x)[0] - np.logaddexp(*family.joint(pair, x))
+    with np.errstate(under="ignore"):
+        changes = np.log(np.maximum(1.0 - q + q * np.exp(np.minimum(ratios, 50.0)), 1e-300))
+    loss = -step * float(weights[kept] @ changes)
+    return (loss, partner) if loss < found[0] else found
 
 
 def _merge(family: Covariances, components: Components, k: int, partner: int) -> Components:

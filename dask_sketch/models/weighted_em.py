@@ -35,6 +35,7 @@ _MIN_CLUSTER = 10  # mean rows of each of them
 _TRIAL = 15  # iterations of a mixture with a moved component before it is compared
 _MAX_FAILED = 4  # moves in a row without gain that end the moves
 _MIN_GAIN = 1e-4  # smallest gain of a move, in nats
+_LARGE_GAIN = 5e-3  # gain of a move that is not counted, where there are fewer than components
 _ON_GRID = 0.05  # distance of rounded values from multiples of their step, as a fraction of it
 _KMEANS_ITERATIONS = 30  # of k-means before EM starts
 _TINY = 1e-300
@@ -258,14 +259,22 @@ class _Rows:
         tolerance: float,
         regularization: float,
     ) -> None:
-        """Remove one component and split another, as long as the likelihood grows."""
-        if not self.family.splits or len(run.components.weights) < 2:
+        """Remove one component and split another, as long as the likelihood grows.
+
+        With fewer moves than components, several are made together, and those that gain much are
+        not counted: of many small clusters far apart, most may share one component at first.
+        """
+        k = len(run.components.weights)
+        if not self.family.splits or k < 2:
             return
+        together, n_large = (_MIN_GAIN, k) if n_moves < k else (None, 0)
+        is_large = False
         while n_moves > 0:
             moves = relocations(
-                self.family, run.components, self.rows, self.weights, regularization
+                self.family, run.components, self.rows, self.weights, regularization, together
             )
-            enough = self.score(run) + _MIN_GAIN
+            before = self.score(run)
+            enough = before + _MIN_GAIN
             for moved in islice(moves, min(_MAX_FAILED, n_moves)):
                 n_moves -= 1
                 trial = _Run(moved, run.start)
@@ -273,13 +282,19 @@ class _Rows:
                 if self.score(trial) > enough:
                     break
             else:
-                return
-            self.iterate(trial, n_iterations, tolerance, regularization)
+                break
+            is_large = n_large > 0 and self.score(trial) > before + _LARGE_GAIN
+            if is_large:
+                n_moves, n_large = n_moves + 1, n_large - 1
+            else:
+                self.iterate(trial, n_iterations, tolerance, regularization)
             if self.rounding.any() and self.score(trial) < enough:
-                return
+                break
             run.components, run.converged = trial.components, trial.converged
             run.log_likelihood = trial.log_likelihood
             run.n_iterations += trial.n_iterations
+        if is_large and not run.converged:
+            self.iterate(run, n_iterations, tolerance, regularization)
 
     def _reseed(self, run: _Run, degenerate: NDArray[np.intp]) -> None:
         """Move components to rows whose likelihood is poorest, with the pooled covariance."""

@@ -20,6 +20,9 @@ from dask_sketch.validation.device import on_device, on_host
 Array = NDArray[np.float64]
 DEFAULT_ROWS = 20_000  # rows of a sample, where they are not too long
 _DEFAULT_BYTES, _FEWEST_ROWS = 2**24, 2_000
+# For mixtures of many parameters, each of which needs so many rows; a map has five frequencies for
+# each parameter.
+_PER_FREQUENCY, _PER_PARAMETER = 20, 100
 _BLOCK = 262_144  # rows that are scanned together
 _FAR = 7.0  # bound of the squared distance from the center that raises the importance, in variances
 _MAX_WEIGHT = 2.0**400  # of a row, and one over the least: their squares are summed
@@ -28,15 +31,48 @@ _EQUAL_WEIGHTS = 1e-13  # relative difference of weights that is rounding
 _NO_POSITIONS = np.empty(0, np.int64)
 
 
-def default_size(n_features: int) -> int:
-    """Default number of rows of a sample: 20,000, or fewer rows of over 200 features.
+def default_size(n_features: int, wanted: int = 0) -> int:
+    """Default number of rows of a sample: 20,000, more if wanted, or fewer rows of many features.
+
+    Parameters
+    ----------
+    n_features
+        Number of features. Rows of over 200 features are fewer: at most 16 MiB in float32.
+    wanted
+        Number of rows that a mixture of many parameters needs, see :func:`wanted_rows`.
 
     Examples
     --------
-    >>> default_size(12), default_size(784)
-    (20000, 5349)
+    >>> default_size(12), default_size(784), default_size(12, 160_000), default_size(50, 646_400)
+    (20000, 5349, 160000, 83886)
     """
-    return min(DEFAULT_ROWS, max(_DEFAULT_BYTES // (4 * n_features), _FEWEST_ROWS))
+    most = max(_DEFAULT_BYTES // (4 * n_features), _FEWEST_ROWS)
+    return min(max(DEFAULT_ROWS, wanted), most)
+
+
+def wanted_rows(feature_map: FeatureMap) -> int:
+    """Number of rows that the mixture needs which a feature map was designed for; else zero.
+
+    Maximum likelihood of ``p`` parameters on ``r`` rows loses ``p / 2r`` nats: 0.005 with 100 rows
+    for each parameter, which are 20 for each frequency of the default number.
+
+    Parameters
+    ----------
+    feature_map
+        Feature map.
+
+    Examples
+    --------
+    >>> from dask_sketch.features.design import design_from_pilot
+    >>> rows = np.random.default_rng(0).normal(size=(5000, 12))
+    >>> wanted_rows(design_from_pilot(rows, n_components=10))
+    25000
+    """
+    pilot, d = feature_map.pilot, feature_map.n_features
+    if pilot is None or pilot.mixture is None or pilot.clusters is not None:
+        return 0
+    n_parameters = len(pilot.mixture.weights) * (1 + d + d * (d + 1) // 2)  # with full covariances
+    return min(_PER_FREQUENCY * feature_map.n_frequencies, _PER_PARAMETER * n_parameters)
 
 
 def sample_bytes(n_rows: int, n_features: int, itemsize: int = 8) -> int:
@@ -55,7 +91,9 @@ def sample_bytes(n_rows: int, n_features: int, itemsize: int = 8) -> int:
     return n_rows * (itemsize * n_features + 24)
 
 
-def sample_size(sample: object, n_features: int, *, grouped: bool = False) -> int | None:
+def sample_size(
+    sample: object, n_features: int, *, grouped: bool = False, wanted: int = 0
+) -> int | None:
     """Validate ``sample``: the number of random rows that a pass carries; None for none.
 
     Parameters
@@ -67,6 +105,8 @@ def sample_size(sample: object, n_features: int, *, grouped: bool = False) -> in
         Number of features.
     grouped
         Whether there is a sketch for each of many groups, which carry no rows.
+    wanted
+        Number of rows that a mixture of many parameters needs, see :func:`wanted_rows`.
 
     Raises
     ------
@@ -86,7 +126,7 @@ def sample_size(sample: object, n_features: int, *, grouped: bool = False) -> in
     if grouped or none:
         return None
     if sample is None or sample is True:
-        return default_size(n_features)
+        return default_size(n_features, wanted)
     return require_integer("sample", sample, 1)
 
 

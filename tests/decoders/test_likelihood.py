@@ -144,7 +144,8 @@ def test_a_sketch_with_neither_rows_nor_a_pilot_is_refused(skewed):
 @pytest.mark.slow
 def test_a_problem_too_large_for_a_fit_to_the_sketch_is_decoded_from_the_rows():
     x = np.random.default_rng(0).normal(size=(1200, 60)) * np.linspace(1, 2, 60)
-    found = sketch(x, design(x, n_frequencies=60_000, n_components=14), sample=600)
+    feature_map = design(x, n_frequencies=60_000, n_components=14, n_pilot=400)
+    found = sketch(x, feature_map, sample=600)
     with pytest.warns(UserWarning, match=r"of 1,200 are few for 1,693 parameters"):
         model = decode(found, 14)
     assert model.decoding.gain is None
@@ -313,6 +314,33 @@ def test_components_that_noise_hides_are_warned_of() -> None:
             warnings.simplefilter("always")
             decode(sketch, 6)
         assert any("nats" in str(each.message) for each in caught) == warned
+
+
+def test_pilot_of_more_rows_is_better_than_few_random_rows() -> None:
+    x, heldout = log_normal(20_000), log_normal(20_000, seed=1)
+    model = decode(sketch(x, design(x, n_components=8), sample=100), 8)
+    assert model.decoding.message.endswith("pilot rows of the feature map")
+    assert model.score(heldout) > best_of_em(x, 8).score(heldout) - 0.05
+
+
+def test_few_rows_of_a_pilot_that_is_better_than_the_sample_are_warned_of() -> None:
+    x = np.random.default_rng(0).normal(size=(1200, 60)) * np.linspace(1, 2, 60)
+    found = sketch(x, design(x, n_frequencies=60_000, n_components=14), sample=600)
+    with pytest.warns(UserWarning, match="1,200 pilot rows"):
+        decode(found, 14)
+
+
+@pytest.mark.slow
+def test_many_rows_are_fitted_from_the_fit_to_some_of_them() -> None:
+    rng = np.random.default_rng(4)
+    means = rng.uniform(-30.0, 30.0, (70, 2))
+    truth = GaussianMixture(np.full(70, 1 / 70), means, np.ones((70, 2)))
+    x, heldout = truth.sample(50_000, seed=1), truth.sample(20_000, seed=2)
+    feature_map = design(x, n_components=70)
+    found = sketch(x, feature_map)
+    assert len(found.sample) > 30_000
+    model = decode(found, 70)
+    assert truth.score(heldout) - model.score(heldout) < 0.01
 
 
 def test_one_component_of_a_group_has_its_moments() -> None:

@@ -115,6 +115,30 @@ def test_few_rows_far_from_others_are_a_component() -> None:
     assert np.linalg.norm(moved.means[:, None] - centers, axis=2).min(axis=0).max() < 4.0
 
 
+@pytest.mark.parametrize("d", [2, 20])
+def test_many_small_clusters_far_apart_that_share_components_are_found_in_few_moves(
+    d: int,
+) -> None:
+    rng = np.random.default_rng(d)
+    centers = 40.0 * rng.normal(size=(32, d))
+    counts = np.tile([800, 20], 16)
+    rows = np.repeat(centers, counts, axis=0) + rng.normal(size=(counts.sum(), d))
+    # two components on each large cluster but one, and one on all small clusters
+    labels = np.repeat(np.arange(32), counts)
+    half = rows[:, 0] > centers[labels, 0]
+    labels = np.where(labels % 2 == 0, labels + half, 31)
+    labels[np.repeat(np.arange(32), counts) == 30] = 30
+    family, weights = COVARIANCES["diag"], np.full(len(rows), 1 / len(rows))
+    poor = family.from_labels(rows, weights, labels, 32)
+    start, truth = (
+        (each.weights, each.means, each.covariances)
+        for each in (poor, Components(counts / counts.sum(), centers, np.ones((32, d))))
+    )
+    best = fit_mixture(rows, None, 32, starts=[truth], n_starts=0, n_moves=0).log_likelihood
+    found = fit_mixture(rows, None, 32, starts=[start], n_starts=0, n_moves=4).log_likelihood
+    assert found > best - 1e-3
+
+
 def test_loss_without_a_component_far_from_others() -> None:
     rows = np.array([[0.0], [100.0]])
     components = Components(np.full(2, 0.5), rows, np.ones((2, 1)))

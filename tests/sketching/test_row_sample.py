@@ -183,9 +183,21 @@ def test_groups_carry_no_rows():
         partial_sketch(X, MAP, groups=np.zeros(3000, int), sample=10)
 
 
+def test_mixtures_of_many_parameters_have_more_rows():
+    x = RNG.normal(size=(400, 8))
+    maps = {k: design_from_pilot(x, n_components=k) for k in (4, 16)}
+    sizes = {k: sketch_of(x[:100], feature_map).sample.size for k, feature_map in maps.items()}
+    assert sizes == {4: 20_000, 16: 27_200}  # 100 for each of 16 * 17 parameters
+    clusters = design_from_pilot(x, n_components=20, n_frequencies=2000, task="clustering")
+    assert sketch_of(x[:100], clusters).sample.size == 20_000
+    assert sketch_of(x[:100], maps[16], sample=30).sample.size == 30
+
+
 def test_sizes():
     assert default_size(12) == 20_000
     assert default_size(10_000) == 2_000
+    assert default_size(12, 50_000) == 50_000
+    assert default_size(50, 650_000) == 2**24 // 200
     found = chunk(0, 3000).sample
     assert found.as_dict()["n_rows"] == 200
     assert "200" in repr(found)
