@@ -208,7 +208,9 @@ def _pilot_is_better(problem: Problem, calibrated: CalibratedSample, found: Fitt
     """
     record, same = problem.sketch.feature_map.pilot, pilot_mixture(problem.sketch)
     n_rows = calibrated.effective_count
-    if record is None or same is None or record.n_rows <= n_rows:
+    if record is None or same is None:
+        return False
+    if min(record.n_rows, problem.sketch.effective_count) <= n_rows:  # drawn by their weights
         return False
     if len(same.weights) != len(found.weights) or found.rounding.any():
         return False
