@@ -33,6 +33,7 @@ from dask_sketch.decoders.problem import Problem, Solution
 from dask_sketch.decoders.replicates import Progress, Reporter, fit_replicates, shown
 from dask_sketch.decoders.search import expected_seconds
 from dask_sketch.decoders.starts import FAMILIES
+from dask_sketch.decoders.unseen_pairs import warn_of_unseen_pairs
 from dask_sketch.decoders.unusual_rows import warn_of_few_samples
 from dask_sketch.decoders.weighted_errors import errors_of_weighted_rows
 from dask_sketch.errors import DecodeError
@@ -327,10 +328,13 @@ def _decode_sketch(
     """Check arguments, pick a method, fit replicates, wrap the solution."""
     begun = time.perf_counter()
     if isinstance(sketch, Sketch) and sketch.feature_map.categories is not None:
-        return decode_latent_classes(sketch, n_components, **options)
+        classes = decode_latent_classes(sketch, n_components, **options)
+        warn_of_unseen_pairs(sketch, classes.n_components)
+        return classes
     if not isinstance(n_components, (str, float)):  # which are refused below
         sketch = without_few_rows(sketch, n_components, options["covariance_type"])
     problem, method = check_problem(sketch, n_components, **options)
+    warn_of_unseen_pairs(sketch, problem.n_components)
     given = non_default_arguments(n_components, options)
     problem = replace(problem, is_default=not given)
     if problem.n_components is not None and problem.model not in TRANSFORMS:

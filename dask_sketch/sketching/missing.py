@@ -403,6 +403,9 @@ class ObservedWeights:
         Total weight of the rows that observe each feature, shape (n_features,).
     fractions, feature_fractions
         The same as fractions of the total weight of all rows.
+    pair_fractions
+        Fractions of the rows that observe both features of each pair, shape (n_pairs,), in the
+        order of ``pairs_of``; that of a feature with itself is its own fraction.
     complete
         Total weight of the rows without missing values.
     """
@@ -417,7 +420,7 @@ class ObservedWeights:
         else:
             self.frequencies, pairs = missing.observed(weight_quanta)
         self.features = pairs[first == second]
-        self._both = pairs / total
+        self.pair_fractions = pairs / total
         self.complete = total
         if missing is not None:
             self.complete = (weight_quanta - missing.weight_quanta) / (1 << WEIGHT_FRACTION)
@@ -441,7 +444,7 @@ class ObservedWeights:
         """Model of the values that are observed together; None without missing values."""
         if self._missing is None:
             return None
-        return ObservedPatterns(supports(self._feature_map), self.fractions, self._both)
+        return ObservedPatterns(supports(self._feature_map), self.fractions, self.pair_fractions)
 
 
 class ObservedPatterns:
