@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
@@ -23,12 +23,14 @@ from dask_sketch.decoders.atoms import VARIANCE_FLOOR, Array, count_shapes
 from dask_sketch.decoders.efficient import N_ROUNDS
 from dask_sketch.decoders.factor_descent import warn_of_lost_width
 from dask_sketch.decoders.latent_classes import decode_latent_classes
+from dask_sketch.decoders.methods import Method
 from dask_sketch.decoders.misfit import (
     warn_of_misfit,
     warn_of_narrow_features,
     warn_of_overidentification,
 )
 from dask_sketch.decoders.names import TRANSFORMS
+from dask_sketch.decoders.private_fit import in_smaller_ranges, is_poor_minimum, warn_of_private_fit
 from dask_sketch.decoders.problem import Problem, Solution
 from dask_sketch.decoders.replicates import Progress, Reporter, fit_replicates, shown
 from dask_sketch.decoders.search import expected_seconds
@@ -241,7 +243,8 @@ def decode(
         Seed of the starting points, ``>= 0``. The same seed gives the same bits.
     replicates
         Number of independent fits ``>= 1``; the one of lowest cost is returned. The densities that
-        ``"density"`` reduces to a mixture are pooled instead.
+        ``"density"`` reduces to a mixture are pooled instead. Where noise does not explain the one
+        fit to a private sketch, up to four others begin in smaller ranges than its bounds.
     variance_floor
         Smallest variance of a component in a fit to the sketch, as a fraction of the mean variance
         that the frequency distribution expects, or of that of the data if that is less, in (0, 1).
@@ -343,6 +346,27 @@ def _decode_sketch(
     if threads is not None:
         n_threads = require_integer("threads", threads, 1, DecodeError)
     _log_long_search(problem)
+    solution, trace = _fitted(problem, method, n_threads, executor, progress)
+    if problem.replicates == 1 and is_poor_minimum(problem, solution):
+        for smaller in in_smaller_ranges(problem):
+            other, its_trace = _fitted(smaller, method, n_threads, executor, progress)
+            if other.cost < solution.cost:
+                solution, trace = other, its_trace
+            if not is_poor_minimum(problem, solution):
+                break
+    if sketch.privacy is None or not warn_of_private_fit(sketch, solution):
+        _warn_of_fit(problem, solution, given)
+    return _wrapped(problem, solution, trace, time.perf_counter() - begun)
+
+
+def _fitted(
+    problem: Problem,
+    method: Method,
+    n_threads: int,
+    executor: Executor | None,
+    progress: Progress | bool | None,
+) -> tuple[Solution, list[float]]:
+    """Best solution of the replicates, with its trace."""
     n_reports = problem.replicates * method.count_reports(problem)
     n_reports += 0 if problem.refine is None else N_ROUNDS
     # One BLAS thread: the matrices are small, so that more threads are slower (3 times at 64
@@ -356,9 +380,14 @@ def _decode_sketch(
         found = fit_replicates(method.fit, problem, pool, reporter, executor)
         _, reporter.trace = min(found, key=lambda each: each[0].cost)
         solution = method.conclude(problem, [result for result, _ in found], pool, reporter)
-    test = solution.overidentification
+    return solution, reporter.trace
+
+
+def _warn_of_fit(problem: Problem, solution: Solution, given: Collection[str]) -> None:
+    """Warn of a solution that simple rivals beat, or that noise does not explain."""
+    sketch, test = problem.sketch, solution.overidentification
     if problem.model in TRANSFORMS:  # whose methods compare with rivals themselves
-        return _wrapped(problem, solution, reporter.trace, time.perf_counter() - begun)
+        return
     if solution.factors is not None and solution.score is None:
         warn_of_lost_width(solution.factors)
     if test is not None and solution.score is None:
@@ -368,13 +397,12 @@ def _decode_sketch(
         if sketch.sample is None and (has_pilot or has_matrices):  # it says more than the rivals
             if solution.matrices is not None:
                 warn_of_narrow_features(sketch, solution.weights, solution.means, solution.matrices)
-            return _wrapped(problem, solution, reporter.trace, time.perf_counter() - begun)
+            return
     warn_of_misfit(
         sketch, solution.weights, solution.means, solution.shapes, solution.cost,
         solution.noise_level, given,
         compared=solution.score is not None, regularized=solution.message.endswith(REGULARIZED),
     )  # fmt: skip
-    return _wrapped(problem, solution, reporter.trace, time.perf_counter() - begun)
 
 
 def _log_long_search(problem: Problem) -> None:

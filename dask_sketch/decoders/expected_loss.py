@@ -69,33 +69,65 @@ def expected_loss(
     loss
         None if there are too many parameters, or all components were taken from the pilot.
     """
-    weights, means, variances = mixture
+    weights, means, _ = mixture
     k, d = means.shape
-    n_parameters = k * (2 * d + 1)
-    if n_parameters > _MAX_PARAMETERS:
+    if k * (2 * d + 1) > _MAX_PARAMETERS:
         return None
     of_pilot = sampling_losses(weights, d, n_rows)
     held = (means[:, None] == pilot.means).all(axis=2).any(axis=1)
     if held.all():
         return None
+    of_sketch = _losses_by_noise(sketch, mixture, held, enough)
+    of_sketch = np.nan_to_num(_CORRELATED * of_sketch, nan=np.inf)
+    of_sketch = np.minimum(of_sketch, _MAX_FACTOR * of_pilot)
+    return float(np.where(held, of_pilot, of_sketch).sum())
+
+
+def expected_loss_by_noise(sketch: Sketch, mixture: tuple[Array, Array, Array]) -> float:
+    """Expected loss by white noise, such as that of privacy, in nats a sample to first order.
+
+    Parameters
+    ----------
+    sketch
+        Sketch that the mixture agrees with.
+    mixture
+        Weights (K,), means (K, n_features) and variances (K, n_features).
+
+    Returns
+    -------
+    loss
+        NaN if there are too many parameters; large values say only that much is lost.
+    """
+    k, d = mixture[1].shape
+    if k * (2 * d + 1) > _MAX_PARAMETERS:
+        return np.nan
+    found = _losses_by_noise(sketch, mixture, np.zeros(k, bool), 0.0)
+    return float(np.nan_to_num(found, nan=np.inf).sum())
+
+
+def _losses_by_noise(
+    sketch: Sketch, mixture: tuple[Array, Array, Array], held: NDArray[np.bool_], enough: float
+) -> Array:
+    """Expected losses (K,), of components that overlap if those apart are not below ``enough``."""
+    weights, means, variances = mixture
+    k, d = means.shape
+    n_parameters = k * (2 * d + 1)
     objective = Objective(sketch)
     theta = objective.space.from_data_units(means, variances)
     per_value = objective.noise_level / (2.0 * objective.n_frequencies)
     curvatures = [np.maximum(each, _TINY) for each in objective.curvatures(weights, theta)]
-    of_sketch = per_value * _loss_by(objective, weights, theta, *(1.0 / c for c in curvatures))
-    if of_sketch[~held].sum() * _OVERLAP > enough:
-        if objective.n_frequencies > _FREQUENCIES * n_parameters:
-            objective = objective.subsample(_FREQUENCIES * n_parameters)
-        gram = np.asarray(objective.gram(weights, theta), dtype=np.float64)
-        units = np.sqrt(np.maximum(np.diagonal(gram), _TINY))
-        gram = gram / units / units[:, None]
-        gram[np.diag_indices_from(gram)] += _RIDGE
-        spread = np.diagonal(np.linalg.inv(gram)) / units**2
-        parts = spread[:k], spread[k:].reshape(k, -1)
-        of_sketch = per_value * _loss_by(objective, weights, theta, *parts)
-    of_sketch = np.nan_to_num(_CORRELATED * of_sketch, nan=np.inf)
-    of_sketch = np.minimum(of_sketch, _MAX_FACTOR * of_pilot)
-    return float(np.where(held, of_pilot, of_sketch).sum())
+    found = per_value * _loss_by(objective, weights, theta, *(1.0 / c for c in curvatures))
+    if found[~held].sum() * _OVERLAP <= enough:
+        return found
+    if objective.n_frequencies > _FREQUENCIES * n_parameters:
+        objective = objective.subsample(_FREQUENCIES * n_parameters)
+    gram = np.asarray(objective.gram(weights, theta), dtype=np.float64)
+    units = np.sqrt(np.maximum(np.diagonal(gram), _TINY))
+    gram = gram / units / units[:, None]
+    gram[np.diag_indices_from(gram)] += _RIDGE
+    spread = np.diagonal(np.linalg.inv(gram)) / units**2
+    parts = spread[:k], spread[k:].reshape(k, -1)
+    return per_value * _loss_by(objective, weights, theta, *parts)
 
 
 def sampling_losses(weights: Array, n_features: int, n_rows: int) -> Array:
