@@ -57,6 +57,7 @@ def test_an_interrupted_store_is_completed_chunk_by_chunk(client, tmp_path):
     np.testing.assert_array_equal(zarr.open_array(str(path), mode="r")[:], whole)
 
 
+@pytest.mark.slow
 def test_chunks_depend_on_seed_and_number_alone(client, tmp_path):
     small, _ = store.write_store(tmp_path, 2 * CHUNK, 0, client, CHUNK)
     large, _ = store.write_store(tmp_path, 3 * CHUNK, 0, client, CHUNK)

@@ -11,16 +11,10 @@ from tests.benchmarks.structured.candidates import BASELINE, CANDIDATES, Candida
 from tests.benchmarks.structured.comparison import Case, compare
 from tests.benchmarks.structured.prototypes import ROWS
 
-# each number of harmonics is compiled by itself
-SUMS = [
-    pytest.param(c, marks=pytest.mark.slow) if c.name == "harmonics, 2" else c for c in CANDIDATES
-]
 
-
-@pytest.mark.parametrize("candidate", SUMS, ids=lambda c: c.name)
-@pytest.mark.parametrize(
-    ("n_features", "m"), [(3, 70), pytest.param(20, 65, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow  # each number of harmonics is compiled by itself
+@pytest.mark.parametrize("candidate", CANDIDATES, ids=lambda c: c.name)
+@pytest.mark.parametrize(("n_features", "m"), [(3, 70), (20, 65)])
 def test_sums_are_those_of_the_frequencies(candidate, n_features, m, rng):
     omega, sums = candidate.make(rng.uniform(0.5, 2.0, n_features), m, 3)
     assert omega.shape == (n_features, m)

@@ -38,6 +38,7 @@ def test_indices_of_stability_are_found(truth, feature_map, sample):
     assert record.overidentification < record.freedom + 5.0 * np.sqrt(2.0 * record.freedom)
 
 
+@pytest.mark.slow
 def test_one_index_of_all_components(truth, feature_map):
     same = AlphaStableMixture(truth.weights, truth.locations, truth.scales, [1.4] * 3)
     sketched = sketch(same.sample(50_000, seed=1), feature_map, sample=False)

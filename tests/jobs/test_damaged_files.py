@@ -56,7 +56,7 @@ def require_quarantined(place: Place, outcome: Outcome, *keys: str) -> None:
 
 
 @pytest.mark.parametrize("known", [False, True])
-@pytest.mark.parametrize("how", ["half", "empty"])
+@pytest.mark.parametrize("how", [pytest.param("half", marks=pytest.mark.slow), "empty"])
 def test_a_damaged_file_that_would_be_divided(make_place: Make, known: bool, how: str) -> None:
     place = divided(make_place)
     if known:
@@ -221,7 +221,7 @@ def test_a_file_that_is_replaced_by_a_folder(make_place: Make) -> None:
 
 
 @pytest.mark.parametrize("fingerprint", ["auto", "checksum"])
-@pytest.mark.parametrize("size", [1600, 160_000])
+@pytest.mark.parametrize("size", [pytest.param(1600, marks=pytest.mark.slow), 160_000])
 def test_a_file_that_may_not_be_read(
     make_place: Make, monkeypatch: pytest.MonkeyPatch, fingerprint: str, size: int
 ) -> None:

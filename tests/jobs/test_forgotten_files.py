@@ -41,8 +41,8 @@ def test_forgotten_files_do_not_come_back_when_they_are_divided(make_place: Make
     [
         [("days", 200), ("other", 200)],
         [("other", 500), ("other", 200)],
-        [("replace", 500), ("days", 500), ("other", 500)],
-        [("touch", 500), ("days", 500), ("other", 500)],
+        pytest.param([("replace", 500), ("days", 500), ("other", 500)], marks=pytest.mark.slow),
+        pytest.param([("touch", 500), ("days", 500), ("other", 500)], marks=pytest.mark.slow),
         [("other", 500), ("touch", 500), ("other", 500), ("days", 500)],
     ],
     ids=[

@@ -91,6 +91,7 @@ def test_no_rows_are_left(make_place: Make, map_: str) -> None:
     assert (place.folder / "r.html").read_bytes() != page
 
 
+@pytest.mark.slow
 def test_few_omitted_rows_are_reported_and_no_breach(make_place: Make) -> None:
     place = first_night(make_place)
     place.append(broken(200, 150))

@@ -72,9 +72,9 @@ def test_outputs_replace_results_of_jobs_and_no_others(make_place: Make, read: l
                       ("report", "mine.html")]:  # fmt: skip
         before = (page if key == "report" else place.folder / path / "zarr.json").read_bytes()
         place.write(f'{DECODE}[outputs]\n{key} = "{path}"\n')
-        for run in (plan_job, run_job):
-            with pytest.raises(JobError, match=rf"outputs\.{key}.*{path}"):
-                run(place.file)
+        run = plan_job if path == "mine1.zarr" else run_job  # both check at the beginning
+        with pytest.raises(JobError, match=rf"outputs\.{key}.*{path}"):
+            run(place.file)
         after = page if key == "report" else place.folder / path / "zarr.json"
         assert after.read_bytes() == before
     assert not read

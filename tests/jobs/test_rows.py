@@ -65,6 +65,7 @@ def test_another_number_than_that_of_the_ledger_is_refused(make_place: Make) -> 
 
 @pytest.mark.filterwarnings("ignore:the mixture is .* below EM on the pilot rows")  # of seven rows
 @pytest.mark.filterwarnings("ignore:.* expected to lose")
+@pytest.mark.slow
 def test_models_of_groups_have_the_rows_of_their_partitions(make_place: Make) -> None:
     place = make_place(8, sample=7)
     groups = "[groups]\npattern = 'data/\\[(?P<group>[24]0)'\n"

@@ -71,7 +71,7 @@ def test_replaced_and_removed(ledger, url, world):
 
 
 @pytest.mark.parametrize("sample", [0, 5])
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(data=st.data())
 def test_any_history_has_the_bits_of_a_fresh_total(data, feature_map, sample):
     world = World(feature_map, sample)
