@@ -18,6 +18,7 @@ from dask_sketch.cli.options import (
     examples,
     for_url,
     input_options,
+    is_same_place,
     map_option,
     nan_option,
     refuse_existing_page,
@@ -116,6 +117,8 @@ def compare(
     import dask_sketch as ds
     from dask_sketch.distributions import compare as compare_groups
 
+    if is_same_place(first, second):
+        raise InputError(f"{first} and {second} are one sketch: give two.", parameter="second")
     if report is not None:
         refuse_existing_page(report, overwrite)
     sides: list[Any] = [

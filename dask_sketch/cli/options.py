@@ -447,16 +447,19 @@ def refuse_existing(
     require_writable(path, overwrite=overwrite, storage_options=for_url(path, storage_options))
 
 
-def _refuse_inputs(path: str, inputs: Sequence[str]) -> None:
+def is_same_place(path: str, other: str) -> bool:
+    """Whether two paths or URLs are of the same file or folder."""
     from dask_sketch.storage.overwrite import local_path
 
-    output = local_path(path)
+    one, two = local_path(path), local_path(other)
+    if one is not None and two is not None and one.exists() and two.exists():
+        return one.samefile(two)
+    return path == other
+
+
+def _refuse_inputs(path: str, inputs: Sequence[str]) -> None:
     for each in inputs:
-        source = local_path(each)
-        is_same = each == path
-        if output is not None and source is not None and output.exists() and source.exists():
-            is_same = output.samefile(source)
-        if is_same:
+        if is_same_place(path, each):
             raise ArtifactError(
                 f"{path} is an input, which is not overwritten: choose another path.",
                 parameter="output",

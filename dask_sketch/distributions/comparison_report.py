@@ -17,7 +17,7 @@ from dask_sketch.display.comparison_plots import plot_matrix, plot_witness
 from dask_sketch.display.text import counted, describe_bytes
 from dask_sketch.distributions.mean_maps import witness_basis
 from dask_sketch.distributions.permutations import contrasts, permutations_of, shifts_of
-from dask_sketch.distributions.result import ROUNDING, TwoSampleTest
+from dask_sketch.distributions.result import LARGEST, ROUNDING, TwoSampleTest
 from dask_sketch.distributions.units import Units, units_of
 from dask_sketch.errors import InputError
 from dask_sketch.sketching.group import SketchGroup
@@ -187,7 +187,9 @@ def _verdict(test: TwoSampleTest) -> Answer:
         text = "A difference was found, but it is not significantly more than the tolerance."
         return Answer(question, [text])
     found = [f"No difference was found at a level of {100.0 * test.level:.4g} %."]
-    if test.interval[1] > ROUNDING:  # else the sketches are equal
+    if test.interval[1] >= LARGEST:
+        found.append("There are too few units to find any.")
+    elif test.interval[1] > ROUNDING:  # else the sketches are equal
         found.append(
             "That does not show that there is none: one with a discrepancy above "
             f"{test.interval[1]:.2g} would probably have been found."

@@ -11,6 +11,7 @@ from dask_sketch.display.text import describe, fields_text, text_table
 
 _SHOWN = 5  # features in a table
 ROUNDING = 1e-7  # discrepancy below which two sketches are equal
+LARGEST = 2.0 - 1e-6  # discrepancy of distributions that share nothing
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,8 @@ class TwoSampleTest:
         text = f"No difference was found at the level of {self.level:.2g} (p = {self.p_value:.2g})"
         if self.interval[1] < ROUNDING:  # the sketches are equal
             return f"{text}."
+        if self.interval[1] >= LARGEST:
+            return f"{text}; there are too few units to find any."
         return f"{text}; a discrepancy above {self.interval[1]:.2g} would probably have been."
 
     def as_dict(self) -> dict[str, Any]:

@@ -107,6 +107,7 @@ def test_compare_refuses_what_is_no_group(groups: list[Path], tmp_path: Path) ->
     sketch = partial_sketch(np.ones((3, 2)), FeatureMap(2, 40, scale=1.0))
     sketch.to_zarr(tmp_path / "one.zarr")
     assert "second of type Sketch" in refusal(1, "compare", groups[0], tmp_path / "one.zarr")
+    assert "give two" in refusal(1, "compare", groups[0], groups[0])
 
 
 def test_strata_and_serial_order(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -309,3 +310,12 @@ def test_a_change_of_shape_is_named():
     assert found.features[0].name == "feature 1"
     assert found.features[0].p_value <= 0.05
     assert found.features[1].p_value > 0.05
+
+
+def test_too_few_units_to_find_anything():
+    x = np.random.default_rng(0).normal(size=(60, 3))
+    units = partial_sketch(x, MAP, groups=np.repeat(np.arange(6), 10))
+    found = compare(units.select(np.arange(6) < 3), units.select(np.arange(6) >= 3), level=0.2)
+    unlimited = replace(found, interval=(0.0, 2.0))
+    assert "too few units" in unlimited.sentence
+    assert "above 0.5 would" in replace(found, interval=(0.0, 0.5)).sentence
