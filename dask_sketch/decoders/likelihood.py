@@ -69,6 +69,7 @@ _FEW_ROWS = 5.0  # effective rows for each parameter, below which rows are left 
 _MAX_TESTED = 5e4  # rows times components of such tests, which take a few times as long as a fit
 # Rows of the first fit, which has the starts: at least the first, and the second over components
 _FIRST_ROWS, _FIRST_WORK = 20_000, 1.28e6
+_CLEARLY_MORE = 1.2  # times the effective rows of the sample, from which pilot rows are more
 _PRIOR = 1.0  # rows that a weak prior of the covariances counts as
 _WARNED_OPTIMISM = 0.2  # excess of the likelihood of the rows of a fit over others, in nats
 
@@ -208,9 +209,10 @@ def _pilot_is_better(problem: Problem, calibrated: CalibratedSample, found: Fitt
     """
     record, same = problem.sketch.feature_map.pilot, pilot_mixture(problem.sketch)
     n_rows = calibrated.effective_count
-    if record is None or same is None:
+    if record is None or same is None or problem.sketch.holds_all_rows:
         return False
-    if min(record.n_rows, problem.sketch.effective_count) <= n_rows:  # drawn by their weights
+    # pilot rows are drawn by their weights
+    if min(record.n_rows, problem.sketch.effective_count) < _CLEARLY_MORE * n_rows:
         return False
     if len(same.weights) != len(found.weights) or found.rounding.any():
         return False

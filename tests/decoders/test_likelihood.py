@@ -324,6 +324,12 @@ def test_pilot_of_more_rows_is_better_than_few_random_rows() -> None:
     assert model.score(heldout) > best_of_em(x, 6).score(heldout) - 0.05
 
 
+def test_pilot_of_the_same_rows_does_not_replace_their_likeliest_mixture() -> None:
+    x = log_normal(3000)
+    model = decode(sketch(x, design(x, n_components=4)), 4)
+    assert model.decoding.message.endswith("calibrated rows")
+
+
 def test_few_rows_of_a_pilot_that_is_better_than_the_sample_are_warned_of() -> None:
     x = np.random.default_rng(0).normal(size=(1200, 60)) * np.linspace(1, 2, 60)
     found = sketch(x, design(x, n_frequencies=60_000, n_components=14), sample=600)
