@@ -101,7 +101,8 @@ def expected_loss_by_noise(sketch: Sketch, mixture: tuple[Array, Array, Array]) 
     k, d = mixture[1].shape
     if k * (2 * d + 1) > _MAX_PARAMETERS:
         return np.nan
-    found = _losses_by_noise(sketch, mixture, np.zeros(k, bool), 0.0)
+    with np.errstate(all="ignore"):  # components without width are not determined
+        found = _losses_by_noise(sketch, mixture, np.zeros(k, bool), 0.0)
     return float(np.nan_to_num(found, nan=np.inf).sum())
 
 
