@@ -29,6 +29,8 @@ SHOWN = {  # part of the output of each
     "11_tables_of_sketches": "same bits: True",
 }
 
+LONG = ("04_choosing", "05_speaker_verification")  # of many fits, and of recordings
+
 SMALLER = {  # sizes in the tests, in place of those of the notebook
     "01_quickstart": {
         "50_000": "5_000",
@@ -72,7 +74,13 @@ def kernel():
             process.wait(timeout=60)
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=pytest.mark.slow if path.stem in LONG else (), id=path.stem)
+        for path in NOTEBOOKS
+    ],
+)
 # jupyter_client uses deprecated functions of asyncio and zmq
 @pytest.mark.filterwarnings("default")
 def test_notebook_runs(path, kernel, tmp_path):
