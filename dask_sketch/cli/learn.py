@@ -332,7 +332,14 @@ def _require_no_typing_error(y: dict[Any, str], path: str) -> None:
     """Raise InputError for texts among targets that are numbers for most groups."""
     import pandas as pd
 
-    numbers = pd.to_numeric(pd.Series(list(y.values())), errors="coerce")
+    values = pd.Series(list(y.values()))
+    if pd.to_numeric(values.str.replace(",", "."), errors="coerce").notna().all():
+        raise InputError(
+            f"labels={path!r}: the targets are numbers with decimal commas, such as "
+            f"{values.iloc[0]!r}: write decimal points, or pass --task classification.",
+            parameter="labels",
+        )
+    numbers = pd.to_numeric(values, errors="coerce")
     texts = [label for label, missing in zip(y, numbers.isna(), strict=True) if missing]
     if 0 < len(texts) < 0.5 * len(y):
         raise InputError(

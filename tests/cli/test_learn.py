@@ -106,6 +106,8 @@ MISTAKES = {
     "labels='other.csv'.*'tall' for the group day 000": (("--target", "width"), lambda y: y.assign(
         width=[*map(str, y["width"][:-1]), "tall"])),
     "key='zz'": (("--key", "zz"), lambda y: y),
+    "labels='other.csv'.*decimal commas": (("--target", "width"), lambda y: y.assign(
+        width=y["width"].map(lambda value: f"{value:.3f}".replace(".", ",")))),
     "target='width' is inf": (("--target", "width"), lambda y: y.assign(width=np.inf)),
 }  # fmt: skip
 
