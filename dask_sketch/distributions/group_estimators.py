@@ -575,6 +575,7 @@ class DistributionClassifier(ClassifierMixin, DistributionEstimator):
         """
         if self.loss not in _LOSSES:
             raise InputError(f"loss={self.loss!r}: choose 'squared' or 'logistic'.")
+        self._left_out: NDArray[np.intp] | None = None
         if self._is_normal(X, y, groups) and self.loss == "squared":
             found, labelled, _ = self._select_lazily(X, y, sample_weight, self._encode)
             return self._calibrate(found, labelled.values, labelled.weights)
@@ -589,7 +590,7 @@ class DistributionClassifier(ClassifierMixin, DistributionEstimator):
         )
         weights = _group_weights(_labelled("sample_weight", sample_weight, opened), len(given))
         opened, targets = replace(opened, values=values), self._encode(given, weights)
-        codes = codes_left_out(groups, opened.labels, len(given))
+        self._left_out = codes = codes_left_out(groups, opened.labels, len(given))
         if codes is not None:
             self._require_several_labels(targets, weights, codes)
         found = self._select(opened, targets, weights, codes)

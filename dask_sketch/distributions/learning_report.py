@@ -64,7 +64,8 @@ def write_learning(
     target
         Name of the target.
     left_out_together
-        Argument ``groups`` of the fit: labels of the groups that are left out together.
+        Labels of the groups that are left out together; by default the argument ``groups`` of the
+        fit, except of a model that was stored.
     level
         Probability that a target lies outside of its interval, in (0, 1), for a regression.
     source
@@ -119,14 +120,11 @@ def write_learning(
             "each.",
             parameter="y",
         )
+    together = codes_left_out(left_out_together, groups.labels, len(groups))
+    if together is None:
+        together = getattr(model, "_left_out", None)
     found = (
-        classification_findings(
-            model,
-            groups,
-            given,
-            target,
-            codes_left_out(left_out_together, groups.labels, len(groups)),
-        )
+        classification_findings(model, groups, given, target, together)
         if isinstance(model, DistributionClassifier)
         else regression_findings(model, groups, given.astype(np.float64), target, level)
     )
