@@ -175,6 +175,13 @@ def test_nothing_leaves_the_whole_sketch(every):
     np.testing.assert_array_equal((real, imag), every.target)
 
 
+def test_work_of_a_gram_matrix(objective):
+    # pairs of atoms, of their derivatives, and of each with itself, at every frequency
+    pairs, derivatives = 4 * 5 / 2, 1 + objective.space.n_parameters
+    products = pairs * derivatives * (derivatives + 1) / 2
+    assert objective.gram_work(4) == products * objective.n_frequencies
+
+
 def test_cost_gradient(every):
     weights, theta = draw(every)
     reference = Reference(every)
