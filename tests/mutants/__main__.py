@@ -105,6 +105,7 @@ PARTS = {
         decoders/test_descent.py
         decoders/test_matrix_descent.py
         decoders/test_matrix_search.py
+        decoders/test_efficient.py
         decoders/test_decode.py
         """,
     ),
