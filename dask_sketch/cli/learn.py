@@ -15,6 +15,7 @@ from dask_sketch.cli.options import (
     examples,
     for_url,
     input_options,
+    is_same_place,
     new_text_file,
     output_options,
     refuse_existing,
@@ -92,7 +93,7 @@ def learn(
 
     refuse_existing(output, overwrite, storage_options, groups, labels)
     if report is not None:
-        if report == output:
+        if is_same_place(report, output):
             raise click.UsageError(f"--output and --report are both {report!r}: give two paths.")
         refuse_existing_page(report, overwrite)
     found = open_group(groups, storage_options=for_url(groups, storage_options))

@@ -25,7 +25,7 @@ _MUCH = 1.0  # expected loss beyond which it only says that much is lost
 
 
 def is_poor_minimum(problem: Problem, solution: Solution) -> bool:
-    """Whether a private sketch is fitted worse than its noise explains.
+    """Whether a search alone fits a private sketch worse than its noise explains.
 
     Parameters
     ----------
@@ -34,7 +34,8 @@ def is_poor_minimum(problem: Problem, solution: Solution) -> bool:
     solution
         Best solution of the replicates.
     """
-    return problem.sketch.privacy is not None and _is_unexplained(problem.sketch, solution)
+    searched = problem.sketch.privacy is not None and problem.start is None
+    return searched and _is_unexplained(problem.sketch, solution)
 
 
 def in_smaller_ranges(problem: Problem) -> Iterator[Problem]:

@@ -66,11 +66,11 @@ def map_chunks(
         partition; without ``combine`` its partitions are iterators over the results of the blocks.
     """
     if samples.is_bag:
-        functions = {"chunk": chunk, "combine": combine}
-        asked = {
+        options = {
+            "chunk": chunk, "combine": combine,
             "with_groups": with_groups, "with_numbers": with_numbers, "with_columns": with_columns,
         }  # fmt: skip
-        return _map_partitions(samples, name, chosen, functions | asked)
+        return _map_partitions(samples, name, chosen, options)
     return _map_blocks(samples, chunk, name, chosen, with_groups, with_numbers)
 
 
