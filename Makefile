@@ -71,11 +71,11 @@ docs: $(READY)  ## documentation as HTML, in .site/html
 	  nice -n 5 $(BIN)/python -m sphinx -q -W --keep-going -d .site/doctrees .site/source .site/html
 	cp .site/html/README.html .site/html/index.html
 
-# Five processes of one thread, since many tests wait. A file is never divided between them: some tests measure memory, or
+# Four processes of one thread, since many tests wait. A file is never divided between them: some tests measure memory, or
 # share a cluster. Bytecode is kept, so that processes started by tests do not compile it again.
 pytest: $(READY)
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 \
-	  $(BIN)/python -m pytest -m "not slow" -n 5 --dist loadfile --no-loadscope-reorder
+	  $(BIN)/python -m pytest -m "not slow" -n 4 --dist loadfile --no-loadscope-reorder
 
 test-slow: $(READY)  ## tests of levels, coverage and accuracy that take seconds to minutes, and those of deployments
 	$(BIN)/python -m pytest -m "slow and not real"

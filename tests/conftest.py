@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -56,8 +57,25 @@ def pytest_xdist_setupnodes(config):
 LONGEST = ("test_notebooks.py", "test_crash.py")
 
 
+def leave_few_cases(items):
+    """Mark all but some cases of a test as slow, evenly spread, if it has the mark `few_cases`."""
+    cases = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("few_cases"):
+            cases[item.parent.nodeid, item.originalname].append(item)
+    for found in cases.values():
+        n_left = min(len(found), found[0].get_closest_marker("few_cases").args[0])
+        left = np.linspace(0, len(found) - 1, n_left).round()
+        for position, item in enumerate(found):
+            if position not in left:
+                item.add_marker("slow")
+
+
+# before pytest selects by marks
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Begin with the longest files, so that no worker has one left when the other one has ended."""
+    leave_few_cases(items)
     items.sort(key=lambda item: item.path.name not in LONGEST)
 
 
@@ -83,7 +101,6 @@ gc.disable()
 
 def pytest_collection_finish():
     """Collect garbage again, of what the tests leave, less often than by default."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
     gc.enable()

@@ -29,7 +29,13 @@ SHOWN = {  # part of the output of each
     "11_tables_of_sketches": "same bits: True",
 }
 
-LONG = ("04_choosing", "05_speaker_verification")  # of many fits, and of recordings
+LONG = (  # of many fits, and of recordings
+    "02_inputs_and_plans",
+    "04_choosing",
+    "05_speaker_verification",
+    "08_real_data",
+    "09_comparing",
+)
 
 SMALLER = {  # sizes in the tests, in place of those of the notebook
     "01_quickstart": {

@@ -51,6 +51,7 @@ def test_compare(groups: list[Path]) -> None:
     assert answer("compare", a, c, "--method", "cross", "--level", 1e-4)["method"] == "cross"
 
 
+@pytest.mark.slow
 def test_compare_writes_a_page(groups: list[Path], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     a, _, c = groups
@@ -110,6 +111,7 @@ def test_compare_refuses_what_is_no_group(groups: list[Path], tmp_path: Path) ->
     assert "give two" in refusal(1, "compare", groups[0], groups[0])
 
 
+@pytest.mark.slow
 def test_strata_and_serial_order(tmp_path: Path) -> None:
     """Weekends of one side only are a difference, unless weekdays are strata."""
     rng, feature_map = np.random.default_rng(0), FeatureMap(2, 40, scale=1.0)
@@ -154,6 +156,7 @@ def test_compare_all(tmp_path: Path) -> None:
     assert "by=" in refusal(1, "compare-all", units, "--labels", table, "--by", "owner")
 
 
+@pytest.mark.slow
 def test_compare_columns(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     rng = np.random.default_rng(0)

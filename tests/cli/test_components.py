@@ -109,6 +109,7 @@ def test_design_plan_and_sketch(data: str, here: Path) -> None:
         (["polish", "c.zarr", "DATA"], "principal-components"),
     ],
 )
+@pytest.mark.few_cases(3)
 def test_moments_take_no_other_command(
     arguments: list[object], message: str, data: str, here: Path
 ) -> None:
@@ -145,6 +146,7 @@ def test_missing_values(data: str, here: Path) -> None:
         (["DATA", "--like", "m.zarr", "--n-columns", 1], "n_columns=1"),
     ],
 )
+@pytest.mark.few_cases(3)
 def test_options_without_a_meaning(
     arguments: list[object], message: str, data: str, here: Path
 ) -> None:

@@ -58,6 +58,7 @@ def test_rows_can_be_refused(make_place: Make) -> None:
     assert "sample = 7: the ledger keeps no random rows" in error
 
 
+@pytest.mark.slow
 def test_a_run_is_told(make_place: Make) -> None:
     place = make_place(10, DECODE)
     told = answer("run", place.file, "--dry-run")
@@ -92,6 +93,7 @@ def test_history_by_job_file_and_by_ledger(make_place: Make) -> None:
     assert "cost in noise levels" in text
 
 
+@pytest.mark.slow
 def test_history_names_the_failure_of_the_last_run(make_place: Make) -> None:
     place = make_place(10, DECODE + "[limits]\nattempts = 1\n")
     call("run", place.file)

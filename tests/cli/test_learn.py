@@ -45,6 +45,7 @@ def test_learn_and_predict(kind: str, here: Path) -> None:
     assert (found["lower"] < found["upper"]).all()
 
 
+@pytest.mark.slow
 def test_classes_and_samples(here: Path) -> None:
     write(NAMES["u"])
     answer("learn", "groups.zarr", "--labels", "y.csv", "--target", "kind", *SIZE, "-o", "m.zarr")
@@ -112,6 +113,7 @@ MISTAKES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_mistakes_in_labels(here: Path) -> None:
     write(NAMES["u"])
     for message, (arguments, change) in MISTAKES.items():
@@ -133,6 +135,7 @@ def test_a_model_replaces_neither_its_groups_nor_its_labels(here: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["width", "kind"])
+@pytest.mark.slow
 def test_groups_of_one_unit_are_left_out_together(target: str, here: Path) -> None:
     write(NAMES["u"])
     table = pd.read_csv("y.csv").assign(unit=[f"unit {k // 4}" for k in range(80)])

@@ -42,6 +42,7 @@ def test_from_store_to_score(data: str, here: Path, short_calibration: None) -> 
     assert scored["score"] == pytest.approx(model.score(np.asarray(zarr.open(data)[:])))
 
 
+@pytest.mark.slow
 def test_tables_for_people(data: str, here: Path) -> None:
     assert "scale" in call("design", data, "-k", 2, "-o", "map.json").stdout
     assert "tasks" in call("plan", data, "--map", "map.json").stdout
@@ -50,6 +51,7 @@ def test_tables_for_people(data: str, here: Path) -> None:
     assert "nats" in call("score", data, "model.zarr").stdout
 
 
+@pytest.mark.slow
 def test_sketch_designs_on_the_fly_as_design_does(data: str, here: Path) -> None:
     answer("design", data, "-k", 2, "-o", "map.json")
     one = answer("sketch", data, "-k", 2, "-o", "one.zarr")
@@ -74,6 +76,7 @@ def test_the_covariance_type_sets_the_size(data: str, here: Path) -> None:
     assert planned[1] - planned[0] == 32 * (60 - 50)
 
 
+@pytest.mark.slow
 def test_merge_adds(data: str, here: Path) -> None:
     answer("sketch", data, "-k", 2, "-o", "one.zarr")
     shutil.copytree("one.zarr", "two.zarr")
@@ -82,6 +85,7 @@ def test_merge_adds(data: str, here: Path) -> None:
     assert ds.open("both.zarr").count == 12_000
 
 
+@pytest.mark.slow
 def test_info_knows_everything(data: str, here: Path) -> None:
     answer("design", data, "-k", 2, "-o", "map.json")
     answer("sketch", data, "--map", "map.json", "-o", "sketch.zarr")
@@ -189,6 +193,7 @@ def test_nan_policy(here: Path) -> None:
     assert planned[0] < planned[1]
 
 
+@pytest.mark.slow
 def test_nothing_is_replaced_unasked(data: str, here: Path) -> None:
     common = ("design", data, "-k", 2, "-o", "map.json")
     answer(*common)
@@ -339,6 +344,7 @@ def test_warnings_are_lines_on_standard_error(data: str, here: Path) -> None:
     json.loads(result.stdout)
 
 
+@pytest.mark.slow
 def test_progress_goes_to_standard_error(data: str, here: Path) -> None:
     result = call("sketch", data, "-k", 2, "-o", "sketch.zarr", "--json", "--progress")
     assert "100%" in result.stderr

@@ -35,6 +35,7 @@ def test_centroids(data: str, here: Path) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.few_cases(3)
 def test_every_method(method: str, sketched: Path) -> None:
     decoded = answer("decode", "sketch.zarr", "-k", 2, "--method", method, "-o", "model.zarr")
     assert decoded["decoding"]["method"] == method
@@ -97,6 +98,7 @@ def test_refinement_gives_standard_errors(sketched: Path) -> None:
     assert "max_mean_error" not in call("info", "plain.zarr").stdout
 
 
+@pytest.mark.slow
 def test_a_grown_sketch_starts_from_the_earlier_model(data: str, sketched: Path) -> None:
     answer("decode", "sketch.zarr", "-k", 2, "-o", "model.zarr")
     shutil.copytree("sketch.zarr", "other.zarr")
@@ -209,6 +211,7 @@ def test_bad_input_to_decode_and_diagnose(data: str, sketched: Path) -> None:
     assert "task='clustering'" in nothing
 
 
+@pytest.mark.slow
 def test_a_gpu_that_is_not_there(data: str, here: Path) -> None:
     if importlib.util.find_spec("cupy"):
         pytest.skip("there may be a GPU")
@@ -229,6 +232,7 @@ def test_the_number_of_components_is_found(sketched: Path) -> None:
     assert call("decode", "sketch.zarr", "-k", "some", "-o", "other.zarr").exit_code == 2
 
 
+@pytest.mark.slow
 def test_missing_values(here: Path) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(3000, 5)) + 6.0 * (rng.random((3000, 1)) > 0.5)

@@ -81,6 +81,7 @@ def test_of_sketches_of_groups(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_drawing")
+@pytest.mark.slow
 def test_what_stands_there_is_not_replaced_unasked(
     kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +123,7 @@ def place(tmp_path: Path) -> Place:
 
 
 @pytest.mark.usefixtures("no_drawing")
+@pytest.mark.slow
 def test_of_a_job_it_is_the_one_of_its_run(place: Place, tmp_path: Path) -> None:
     early = invoke(place.file)
     assert early.exit_code == 1
@@ -199,6 +201,7 @@ def test_of_an_early_ledger(place: Place, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.usefixtures("no_drawing")
+@pytest.mark.slow
 def test_a_job_without_a_report_needs_a_place(place: Place, tmp_path: Path) -> None:
     place.write(DECODE)
     place.run()
@@ -214,6 +217,7 @@ def test_a_job_without_a_report_needs_a_place(place: Place, tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("no_drawing")
+@pytest.mark.slow
 def test_names_come_with_the_ledger(place: Place) -> None:
     place.run()
     record = place.ledger().history()[-1]

@@ -141,6 +141,7 @@ def test_command(tmp_path, monkeypatch):
     assert "--overwrite" in again.stderr
 
 
+@pytest.mark.slow
 def test_the_environment_is_what_dask_understands(tmp_path):
     make_certificates(tmp_path / "a b")
     code = (

@@ -117,6 +117,7 @@ def on_a_worker():
     }
 
 
+@pytest.mark.slow
 def test_a_local_cluster_computes_what_threads_do(local):
     x = np.random.default_rng(0).normal(size=(3000, 3)).astype(np.float32)
     feature_map = ds.FeatureMap(3, 50, scale=1.0)
@@ -183,6 +184,7 @@ def test_the_address_may_stand_in_the_environment(local):
         assert other.scheduler.address == local.scheduler.address
 
 
+@pytest.mark.slow
 def test_without_the_package_for_tls_a_cluster_warns(monkeypatch, forked_workers):
     monkeypatch.setattr(clusters.importlib.util, "find_spec", lambda name: None)
     with (
@@ -352,6 +354,7 @@ def test_kubernetes_asks_the_operator_and_says_that_it_is_plain(monkeypatch, loc
         ("kubernetes", "dask_kubernetes", {}),
     ],
 )
+@pytest.mark.few_cases(1)
 def test_a_missing_package_is_named(monkeypatch, kind, package, more):
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.setitem(sys.modules, f"{package}.operator", None)

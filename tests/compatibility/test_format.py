@@ -131,7 +131,7 @@ def test_counters_follow_from_the_rows(dtype):
 
 
 def test_groups_with_missing_values():
-    found = feature_map("sparse-sums", 7, 50, "plain")
+    found = ds.FeatureMap(7, 50, scale=1.5, distribution="sparse-sums", dtype="float64")
     x = np.where(X > 4.5, np.nan, X)
     group = ds.partial_sketch(x, found, groups=np.arange(300) % 3, nan_policy="available")
     read = reader.read(group.to_bytes())

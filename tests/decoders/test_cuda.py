@@ -167,6 +167,7 @@ def mixture_sketch():
     ],
     ids=str,
 )
+@pytest.mark.few_cases(3)
 def test_models_are_the_same(mixture_sketch, xp, options, monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", xp)
     here = decode(mixture_sketch, n_components=3, **options)

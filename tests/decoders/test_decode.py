@@ -95,6 +95,7 @@ def test_same_seed_same_bits(sketch):
 
 
 @thin_is_fine
+@pytest.mark.slow
 def test_replicates_keep_the_lowest_cost(sketch):
     costs = []
 
@@ -122,6 +123,7 @@ def test_weighted_samples():
 
 @thin_is_fine
 @pytest.mark.filterwarnings("ignore:the mixture leaves a cost")
+@pytest.mark.slow
 def test_bounds_hold_means_in(sketch, truth):
     free = decode(sketch, 3, method="cl-ompr")
     data = decode(sketch, 3, bounds="data")
@@ -135,6 +137,7 @@ def test_bounds_hold_means_in(sketch, truth):
     assert (away.means >= 50).all()
 
 
+@pytest.mark.slow
 def test_variance_floor(sketch, samples):
     mixture = decode(sketch, 3, variance_floor=0.5)  # of the scale, which is less than the data's
     assert mixture.covariances.min() == pytest.approx(0.5)
@@ -162,6 +165,7 @@ def test_a_feature_that_does_not_vary():
 
 
 @thin_is_fine
+@pytest.mark.slow
 def test_more_components_than_the_data_has(sketch, samples, truth):
     mixture = decode(sketch, 8)
     assert mixture.n_components == 8
@@ -265,6 +269,7 @@ def test_a_group_is_decoded_label_by_label(rng):
     assert all(np.array_equal(again[label].means, models[label].means) for label in models)
 
 
+@pytest.mark.slow
 def test_the_expected_time_of_many_groups_is_logged_once(rng, monkeypatch, caplog):
     group = partial_sketch(
         rng.normal(size=(1000, 2)), FeatureMap(2, 20, scale=1.0), groups=np.arange(1000) % 10

@@ -168,6 +168,7 @@ def test_errors_are_computed_on_request(size):
     assert other.freedom == pytest.approx(one.freedom, abs=0.1 * one.deviation)
 
 
+@pytest.mark.slow
 def test_the_last_round_uses_all_frequencies():
     used = []
 
@@ -204,6 +205,7 @@ def test_a_refined_fit_needs_one_more_round():
     )
 
 
+@pytest.mark.slow
 def test_weights_of_features_do_not_matter():
     truth = random_mixture(3, 2, seed=9)
     x = truth.sample(50_000, seed=1)
@@ -295,6 +297,7 @@ def test_single_precision_is_as_accurate():
     assert (np.abs(single.fit.theta - double.fit.theta) < objective.space.scale[0] * errors).all()
 
 
+@pytest.mark.slow
 def test_same_bits(sketch):
     a, b = (decode(sketch, 3, refine="efficient", seed=2) for _ in range(2))
     np.testing.assert_array_equal(a.means, b.means)
@@ -303,6 +306,7 @@ def test_same_bits(sketch):
     assert a.decoding.trace[-1] == pytest.approx(a.decoding.cost)
 
 
+@pytest.mark.slow
 def test_a_mixture_without_errors_has_no_intervals(sketch):
     with pytest.raises(InputError, match="refine='efficient'"):
         decode(sketch, 3).interval()

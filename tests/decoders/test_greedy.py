@@ -63,6 +63,7 @@ def test_replacement_leaves_a_minimum_in_which_growth_ends():
 
 
 @pytest.mark.parametrize("n_components", [1, 4])
+@pytest.mark.slow
 def test_growth_stops_at_the_number_of_components(n_components, rng):
     truth = random_mixture(n_components, 4, seed=n_components)
     feature_map = FeatureMap(4, 400, scale=1.0, seed=1)

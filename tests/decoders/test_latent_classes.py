@@ -125,6 +125,7 @@ def test_starts_from_an_earlier_model(sketch):
         ds.decode(sketch, start=ds.GaussianMixture([1.0], [[0.0] * 4], [[1.0] * 4]))
 
 
+@pytest.mark.slow
 def test_another_number_of_classes_than_the_pilot_has(sketch):
     with pytest.warns(UserWarning, match="nats a sample"):  # there are two
         model = ds.decode(sketch.without_sample(), 1)

@@ -95,6 +95,7 @@ def test_clusters_far_apart_are_found(distance, share):
 
 
 @pytest.mark.parametrize("task", ["clustering", "mixture"])
+@pytest.mark.slow
 def test_centroids_are_as_good_as_those_of_all_rows(skewed, task):
     from sklearn.cluster import KMeans
 
@@ -108,6 +109,7 @@ def test_centroids_are_as_good_as_those_of_all_rows(skewed, task):
     assert -model.decoding.score == pytest.approx(error, rel=0.05)
 
 
+@pytest.mark.slow
 def test_isotropic_components_have_one_variance(small):
     _, found = small
     model = decode(found, 3, model="isotropic")
@@ -123,6 +125,7 @@ def test_the_same_seed_gives_the_same_bits_and_replicates_help(small):
     assert decode(found, 2, seed=5, replicates=2).decoding.score >= one.decoding.score
 
 
+@pytest.mark.slow
 def test_other_methods_are_used_where_they_are_asked_for(small):
     x, found = small
     bounds = np.stack([x.min(axis=0), x.max(axis=0)])
@@ -324,12 +327,14 @@ def test_pilot_of_more_rows_is_better_than_few_random_rows() -> None:
     assert model.score(heldout) > best_of_em(x, 6).score(heldout) - 0.05
 
 
+@pytest.mark.slow
 def test_pilot_of_the_same_rows_does_not_replace_their_likeliest_mixture() -> None:
     x = log_normal(3000)
     model = decode(sketch(x, design(x, n_components=4)), 4)
     assert model.decoding.message.endswith("calibrated rows")
 
 
+@pytest.mark.slow
 def test_few_rows_of_a_pilot_that_is_better_than_the_sample_are_warned_of() -> None:
     x = np.random.default_rng(0).normal(size=(1200, 60)) * np.linspace(1, 2, 60)
     found = sketch(x, design(x, n_frequencies=60_000, n_components=14), sample=600)

@@ -76,6 +76,7 @@ def test_one_matrix_for_all_components(feature_map):
 
 
 @pytest.mark.filterwarnings("ignore:the mixture is")  # of types that are not those of the data
+@pytest.mark.slow
 def test_other_types(found):
     spherical = decode(found[False], 3, covariance_type="spherical")
     assert (spherical.covariance_type, spherical.covariances.shape) == ("spherical", (3,))

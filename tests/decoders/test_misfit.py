@@ -69,6 +69,7 @@ def test_the_advice_is_no_argument_that_was_given(
     assert not_advised not in message
 
 
+@pytest.mark.slow
 def test_the_advice_for_an_unknown_number_is_better(of_skewed):
     model, messages = caught(lambda: decode(of_skewed))
     (message,) = [text for text in messages if "nats a sample below" in text]
@@ -110,6 +111,7 @@ def test_a_discrete_feature_is_no_misfit():
     assert caught(lambda: decode(found, 3))[1] == []
 
 
+@pytest.mark.slow
 def test_a_good_fit_has_no_warning():
     truth = random_mixture(n_components=3, n_features=2, seed=1)
     x = truth.sample(30_000, seed=2)
@@ -137,6 +139,7 @@ def test_outliers_are_named_where_no_row_is_kept():
         assert sum("standard deviations" in text for text in messages) == n_messages
 
 
+@pytest.mark.slow
 def test_other_data_than_that_of_the_pilot_is_not_compared():
     x = skewed()
     feature_map = design(x, n_components=2)
@@ -205,6 +208,7 @@ def two_clusters():
 
 @pytest.mark.parametrize("sample", [None, False])
 @pytest.mark.parametrize("value", [1e3, 1e12])
+@pytest.mark.few_cases(2)
 def test_an_outlier_that_rules_a_component_is_named(value, sample):
     x = two_clusters()
     x[17, 0] = value
@@ -227,6 +231,7 @@ def test_heavy_tails_and_rare_clusters_are_no_outliers():
 
 
 @pytest.mark.parametrize("model", ["gaussian", "dirac"])
+@pytest.mark.slow
 def test_fewer_distinct_rows_than_components(model):
     x = np.repeat([[0.0, 0.0], [1.0, 1.0]], 100, axis=0)
     found = sketch(x, FeatureMap(2, 60, scale=0.3))

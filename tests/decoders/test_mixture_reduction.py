@@ -62,6 +62,7 @@ def test_atoms_are_doubled_until_noise_explains_the_sketch(tailed, found):
     assert (np.diff(found.weights) <= 0).all()
 
 
+@pytest.mark.slow
 def test_a_mixture_is_found_as_such():
     truth = random_mixture(n_components=3, n_features=2, seed=1)
     x = truth.sample(20_000, seed=2)
@@ -80,6 +81,7 @@ def test_threads_and_executors_change_no_bit(tailed, found):
     np.testing.assert_array_equal(again.covariances, found.covariances)
 
 
+@pytest.mark.slow
 def test_one_component_has_the_moments_of_the_data(tailed):
     one = decode(tailed, 1, method="density", model="gaussian")
     away = (one.means[0] - tailed.mean) / np.sqrt(tailed.variance)

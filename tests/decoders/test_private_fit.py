@@ -41,12 +41,14 @@ def test_components_that_noise_hides_are_warned_of():
     assert truth.score(rows) - model.score(rows) > 1.0
 
 
+@pytest.mark.slow
 def test_poor_fits_are_warned_of():
     _, sketch = private(26, 6, 4, 20_000, 2.0)
     with pytest.warns(UserWarning, match="noise levels of the private sketch.*bounds="):
         ds.decode(sketch, 2)
 
 
+@pytest.mark.slow
 def test_stable_components_that_noise_hides_are_warned_of():
     _, sketch = private(101, 4, 3, 1000, 1.0, noise_seed=2)
     with pytest.warns(UserWarning, match=r"noise of the private sketch .* nats? a sample"):

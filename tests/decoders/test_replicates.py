@@ -33,12 +33,14 @@ def test_same_bits_for_any_number_of_threads(samples):
 
 
 @pytest.mark.parametrize("method", ["density", "sketch-shift"])
+@pytest.mark.slow
 def test_same_centroids_for_any_number_of_threads(sketch, method):
     alone = decode(sketch, 3, model="dirac", method=method, threads=1)
     same(decode(sketch, 3, model="dirac", method=method, threads=3), alone)
 
 
 @pytest.mark.parametrize("method", ["splitting", "sketch-shift"])
+@pytest.mark.slow
 def test_replicates_in_an_executor(sketch, method):
     seen = []
     here = decode(sketch, 3, method=method, replicates=3, seed=4)

@@ -211,6 +211,7 @@ def test_rare_clusters_are_found_and_refined(rare):
     assert abs(record.overidentification - record.freedom) < 0.5 * record.freedom
 
 
+@pytest.mark.slow
 def test_standard_errors_are_those_of_the_refined_fit(rare):
     sketch = partial_sketch(rare.sample(N_ROWS, seed=1), feature_map(2, 100))
     plain, asked = decode(sketch, 4), decode(sketch, 4, refine="efficient")
@@ -222,6 +223,7 @@ def test_standard_errors_are_those_of_the_refined_fit(rare):
 
 
 @pytest.mark.filterwarnings("default:feature 0 has values")
+@pytest.mark.slow
 def test_fewer_components_than_clusters_are_warned_of(rare):
     sketch = partial_sketch(rare.sample(N_ROWS, seed=1), feature_map(2, 100))
     with pytest.warns(UserWarning, match=r"statistic of [\d,]+|noise levels"):

@@ -167,6 +167,7 @@ def kde(points, samples):
 
 
 @pytest.mark.parametrize("distribution", ["gaussian", "clustering"])
+@pytest.mark.slow
 def test_the_correlation_estimates_the_density(scattered, distribution):
     # eq. (8); unbiased, with a deviation of less than 1 / sqrt(m)
     objective = objective_of(scattered, 50_000, distribution)
@@ -176,6 +177,7 @@ def test_the_correlation_estimates_the_density(scattered, distribution):
     np.testing.assert_allclose(found, kde(points, scattered)[0], atol=5 / np.sqrt(50_000))
 
 
+@pytest.mark.slow
 def test_one_step_is_one_step_of_mean_shift(scattered):
     objective = objective_of(scattered, 100_000)
     points = np.random.default_rng(2).uniform(-0.8, 0.8, (100, 2))
@@ -358,6 +360,7 @@ def test_a_peak_narrower_than_the_kernel_is_a_point():
     np.testing.assert_allclose(np.sort(found.means, axis=0), np.sort(CENTERS, axis=0), atol=0.02)
 
 
+@pytest.mark.slow
 def test_other_distributions_have_points_only(samples):
     sketch = sketch_of(samples, distribution="adapted-radius", scale=0.15)
     found, _ = decoded(sketch)

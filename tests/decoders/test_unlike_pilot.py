@@ -38,6 +38,7 @@ def _mixture(pilot) -> GaussianMixture:
     return GaussianMixture(found.weights, found.means, found.variances)
 
 
+@pytest.mark.slow
 def test_rows_like_the_pilot_differ_by_chance(rows):
     for feature_map in (ds.design(rows, n_components=8), ds.design(rows, n_components=3, seed=5)):
         assert feature_map.pilot.characteristic is not None
@@ -77,6 +78,7 @@ def test_users_are_warned_of_rows_that_the_pilot_lacks(rows, model):
         ds.decode(same, 8, model=model)
 
 
+@pytest.mark.slow
 def test_no_comparison_without_a_record_or_with_missing_values(rows, earlier_map):
     found = ds.sketch(rows, earlier_map, sample=False)
     without = earlier_map.with_pilot(replace(earlier_map.pilot, characteristic=None))
@@ -112,6 +114,7 @@ def test_few_frequencies_differ_more_by_chance():
     assert found <= 1  # 10 or more beyond 1.5 times the mean
 
 
+@pytest.mark.slow
 def test_users_are_warned_of_new_components_that_frequencies_do_not_resolve():
     truth = random_mixture(4, 3, seed=0)
     feature_map = ds.design(truth.sample(6000, seed=1), n_components=5)

@@ -37,6 +37,7 @@ def test_dependent_features_are_named(data, covariance_type):
     assert "Leave out 1 of them" in message
 
 
+@pytest.mark.slow
 def test_features_without_width_or_with_noise_are_not_dependent(data):
     noise = 0.02 * np.random.default_rng(1).normal(size=len(data))
     rows = np.column_stack([data, data[:, 0] + noise, np.arange(len(data)) < 700])

@@ -24,6 +24,7 @@ from deployment.kubernetes_objects import (
 
 
 @pytest.mark.parametrize("item", objects())
+@pytest.mark.few_cases(3)
 def test_an_object_has_the_form_that_its_kind_asks_for(item):
     assert item["metadata"].get("namespace") == (
         None if item["kind"] == "Namespace" else "dask-sketch"

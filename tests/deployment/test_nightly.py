@@ -102,6 +102,7 @@ def test_a_job_without_an_end_is_a_failure(states, changed, told, tmp_path):
     assert cluster.jobs == {}
 
 
+@pytest.mark.slow
 def test_a_job_that_somebody_deletes_is_told_by_its_code(tmp_path):
     cluster = Cluster([RUNNING, ended(4)])
     cluster.jobs = Forgetful()

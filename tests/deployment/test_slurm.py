@@ -81,6 +81,7 @@ def profile():
         yield ours["jobqueue"]["slurm"], known
 
 
+@pytest.mark.slow
 def test_the_profile_has_only_settings_that_exist(profile):
     ours, known = profile
     assert set(ours) <= set(known)

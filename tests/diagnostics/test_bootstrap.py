@@ -122,6 +122,7 @@ def factors():
         (factors, {"weights", "means", "covariance_matrices"}),
     ],
 )
+@pytest.mark.few_cases(2)
 def test_every_family_has_intervals(family, names):
     truth, feature_map = family()
     # the component of a row is that of its unit, so that only weights depend on the draw much

@@ -36,6 +36,7 @@ def test_perfect_and_random_and_reversed():
         lambda rows: {kind for _, kind in rows} == {True, False}
     )
 )
+@pytest.mark.slow
 def test_rates_are_those_counted_by_hand(rows):
     scores, kinds = np.array([s for s, _ in rows], float), np.array([k for _, k in rows])
     found = error_rates(scores, kinds)

@@ -39,6 +39,7 @@ def names(model: GaussianMixture | Centroids, heldout: Sketch | None = None) -> 
 
 @pytest.mark.parametrize("seed", [2, 5, 6, 8])
 @pytest.mark.parametrize("method", ["cl-ompr", "splitting"])
+@pytest.mark.few_cases(3)
 def test_a_good_fit_has_no_findings(seed: int, method: str) -> None:
     truth = random_mixture(3, 2, seed=seed)
     sketch = partial_sketch(truth.sample(20_000, seed=seed + 100), MAP)

@@ -122,6 +122,7 @@ def test_sizes_for_a_lipschitz_constant(excess, sizes):
         (50, 50, 1.908), (50, 200, 1.457), (50, 1000, 1.203), (50, 5000, 1.091),
     ],
 )  # fmt: skip
+@pytest.mark.few_cases(3)
 def test_lipschitz_constants_of_the_clustering_distribution(d, m, constant):
     found = [
         lipschitz_constant(FeatureMap(d, m, scale=3.0, distribution="clustering", seed=seed))

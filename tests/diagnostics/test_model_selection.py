@@ -166,6 +166,7 @@ def test_types_of_covariances_are_compared() -> None:
     assert (choice.model.n_components, choice.model.covariance_type) == (2, "full")
 
 
+@pytest.mark.slow
 def test_all_rows_decide_by_their_likelihood() -> None:
     data = of_rows(2, seed=3, n=2000, sample=2000)
     choice = select_model(data, n_components=[1, 2, 3], threads=1)
@@ -207,6 +208,7 @@ def test_a_held_out_sketch_decides_where_it_is_given() -> None:
     assert choice.selected.overidentification is not None
 
 
+@pytest.mark.slow
 def test_the_largest_number_is_warned_of() -> None:
     data = of_rows(3, seed=1, sample=False)
     with pytest.warns(UserWarning, match="n_components"):

@@ -151,6 +151,7 @@ def test_text_has_the_colours_of_the_schemes(text: str) -> None:
     }
 
 
+@pytest.mark.slow
 def test_little_is_enough(tmp_path: Path) -> None:
     rows = random_mixture(1, 1, seed=0).sample(200)
     feature_map = design(rows, n_components=1, scale=1.0)  # so there is no fit to show
@@ -229,6 +230,7 @@ def test_sections_of_others(tmp_path: Path) -> None:
     assert "ellipses" not in words
 
 
+@pytest.mark.slow
 def test_a_sketch_or_a_model_alone(tmp_path: Path) -> None:
     rows = random_mixture(2, 3, seed=1).sample(500, seed=2)
     rows[3] = np.nan
@@ -279,6 +281,7 @@ def test_planned_and_happened_stand_side_by_side(tmp_path: Path, short_calibrati
 HTML = "<script>alert(1)</script>"
 
 
+@pytest.mark.slow
 def test_names_in_a_report(tmp_path):
     pytest.importorskip("matplotlib")
     from dask_sketch.diagnostics.report import write_report
@@ -303,6 +306,7 @@ def test_names_of_files_that_are_not_utf_8(tmp_path: Path) -> None:
     assert "x\\udcff.zarr" in page.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_features_have_the_names_of_the_data(tmp_path):
     x = pd.DataFrame(np.random.default_rng(0).normal(size=(400, 2)), columns=["length", "width"])
     found = sketch(x, design(x, n_components=1))

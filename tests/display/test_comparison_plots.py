@@ -89,6 +89,7 @@ def test_a_witness_of_a_grid_is_an_image():
         assert not plot_witness(others, others[:, 0]).images
 
 
+@pytest.mark.slow
 def test_names_are_no_formulas():
     name = r"$\frac{$"
     x = np.linspace(-1.0, 1.0, 6)

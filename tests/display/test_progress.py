@@ -80,6 +80,7 @@ def test_design_and_others_show_a_bar(capsys):
     assert "completed: 100%" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_cluster_shows_the_same_bar(thread_client, capsys):
     x = da.from_array(ROWS, chunks=(100, 2))
     total = x.map_blocks(lambda block: time.sleep(0.05) or block).sum()
@@ -92,6 +93,7 @@ def test_a_cluster_shows_the_same_bar(thread_client, capsys):
     assert compute_together([total, x.max()], thread_client, False, "sum")[1] == ROWS.max()
 
 
+@pytest.mark.slow
 def test_errors_of_a_cluster_come_through(thread_client, capsys):
     bad = da.zeros(3, chunks=1).map_blocks(lambda block: 1 / 0, dtype=float)
     with pytest.raises(ZeroDivisionError):
@@ -99,6 +101,7 @@ def test_errors_of_a_cluster_come_through(thread_client, capsys):
     assert "100%" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_tasks_on_a_cluster_have_names_and_a_span(thread_client):
     seen = {}
 

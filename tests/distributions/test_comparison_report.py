@@ -80,6 +80,7 @@ def test_page_of_few_units(tmp_path: Path) -> None:
     assert "assignments" not in words
 
 
+@pytest.mark.slow
 def test_page_of_equal_sides(tmp_path: Path) -> None:
     test, words, titles = page_of(tmp_path, days(0), days(1))
     assert not test.is_different
@@ -89,6 +90,7 @@ def test_page_of_equal_sides(tmp_path: Path) -> None:
     assert len(titles) == 2
 
 
+@pytest.mark.slow
 def test_page_of_a_correlation(tmp_path: Path) -> None:
     test, words, titles = page_of(tmp_path, days(0, d=2), days(1, d=2, correlation=0.7))
     assert test.is_different

@@ -44,6 +44,7 @@ def by_quadrature(p, q, kind, alpha, cell):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("alpha", [0.3, 1.5])
+@pytest.mark.few_cases(4)
 def test_simulation_agrees_with_quadrature(kind, alpha):
     axis = np.linspace(-10, 10, 300)
     points = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
@@ -211,6 +212,7 @@ def test_rows():
     assert np.isfinite(few.value)
 
 
+@pytest.mark.slow
 def test_lazy_rows_are_sampled(tmp_path):
     sides = [P.sample(4000, seed=0), Q.sample(4000, seed=1)]
     lazy = [da.from_array(x, chunks=(900, 2)) for x in sides]

@@ -37,6 +37,7 @@ def test_unbiased_with_the_stated_variance_and_coverage(counts):
     assert np.mean([one.p_value_above(0.0) <= 0.05 for one in found]) < 0.13
 
 
+@pytest.mark.slow
 def test_variance_has_the_corrected_moments_of_the_u_statistic():
     # eq. (6.6) of Sutherland (2016), of rows with few values, whose moments are sums
     rng, n = np.random.default_rng(0), 10

@@ -73,6 +73,7 @@ def test_all_forms_of_groups_have_the_same_predictions():
         model.predict(partial_sketch(ROWS, FeatureMap(2, 40, scale=2.0), groups=LABELS))
 
 
+@pytest.mark.slow
 def test_routing_of_metadata_changes_nothing():
     weights = np.linspace(0.5, 1.5, 80)
     expected = DistributionRegressor(**SMALL).fit(OLD, WIDTH[:80], weights).predict(NEW)

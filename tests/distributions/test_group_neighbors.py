@@ -33,6 +33,7 @@ def test_neighbours_are_those_of_all_pairs(n_groups, n_neighbors):
     np.testing.assert_array_equal(found["day"], group.labels)
 
 
+@pytest.mark.slow
 def test_other_groups_are_searched():
     group, other = sketches(100), sketches(200, seed=1)
     found = nearest_groups(group, other, n_neighbors=2)

@@ -89,6 +89,7 @@ def test_discrepancies_are_without_noise() -> None:
     assert covered >= 0.8  # 0.9 but for three deviations of a binomial share
 
 
+@pytest.mark.slow
 def test_intervals_contain_zero_where_groups_are_alike() -> None:
     machine = np.arange(24) % 6
     found = [compare_all(files(24, seed=seed), machine, n_permutations=19) for seed in range(60)]

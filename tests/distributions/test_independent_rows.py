@@ -325,6 +325,7 @@ def test_level_of_flags_that_never_meet_in_the_random_rows() -> None:
     assert found <= 8  # of 60; 17 where their joint noise counts as none
 
 
+@pytest.mark.slow
 def test_few_rows_are_permuted() -> None:
     feature_map = FeatureMap(2, 50, scale=1.0, distribution="gaussian")
 

@@ -22,6 +22,7 @@ def sketch():
     return ds.sketch(FRAME, feature_map, sample=1000)
 
 
+@pytest.mark.slow
 def test_counts_of_levels_are_those_of_all_rows(sketch):
     for rows in (EmpiricalDistribution(sketch), EmpiricalDistribution(sketch.without_sample())):
         counts, levels = rows.histogram("shop")

@@ -19,6 +19,7 @@ def files(n: int, shifted=(), seed: int = 0):
     return partial_sketch(x, MAP, groups=file, dim="file"), np.arange(n) % 8
 
 
+@pytest.mark.slow
 def test_groups_that_differ_come_first_with_adjusted_p_values():
     units, machine = files(96, shifted=(2, 5))
     found = compare_each(units, machine)

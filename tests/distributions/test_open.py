@@ -58,6 +58,7 @@ def test_predictions_follow_from_the_written_format():
     np.testing.assert_allclose(predictions[:, 0], model.predict(GROUP), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_stored_classifier_has_the_same_bits():
     for kind, classes in KINDS.items():
         loss = "logistic" if kind == "objects" else "squared"

@@ -77,6 +77,7 @@ def test_lazy_input_gives_lazy_answers_and_the_same_components():
     assert whole == found.moments_
 
 
+@pytest.mark.slow
 def test_labelled_and_other_input(tmp_path):
     found = SketchPCA(2).fit(X)
     cube = xr.DataArray(X.reshape(9, 100, 6), dims=("t", "s", "band")).chunk(t=2)

@@ -89,6 +89,7 @@ def test_centroids_are_found():
 
 @pytest.mark.parametrize("kind", [SketchKMeans, SketchKMedians])
 @pytest.mark.parametrize(("n_rows", "k"), [(2, 2), (3, 3), (3, 2), (5, 3)])
+@pytest.mark.few_cases(3)
 def test_hardly_more_rows_than_clusters(kind, n_rows, k):
     x = np.random.default_rng(n_rows).normal(size=(n_rows, 2))
     found = kind(k).fit(x)  # without a warning
@@ -284,6 +285,7 @@ def test_an_error_leaves_what_was_fitted():
     assert found.sketch_ is before
 
 
+@pytest.mark.slow
 def test_values_that_are_not_finite_are_named_with_the_way_out():
     table = pd.DataFrame(np.tile(X[:200], 4), columns=["width", "height", *"abcdef"])
     table += np.random.default_rng(0).normal(size=table.shape)
@@ -355,6 +357,7 @@ def test_weights_of_another_length():
 
 
 @kinds
+@pytest.mark.slow
 def test_lazy_twins_of_the_checks(estimator):
     """Arguments that scikit-learn checks with arrays holds for Dask arrays."""
     with pytest.raises(NotFittedError):
@@ -426,6 +429,7 @@ def test_spherical_kmeans_of_rows_of_any_length(rng):
 
 
 @pytest.mark.parametrize("estimator", [SketchKMeans, SketchKMedians, SketchGaussianMixture])
+@pytest.mark.slow
 def test_weights_of_another_index_are_refused(estimator):
     frame = pd.DataFrame(random_mixture(2, 2, seed=0).sample(400, seed=0), columns=["a", "b"])
     weights = pd.Series(np.arange(1.0, 401.0))

@@ -61,6 +61,7 @@ RADIUS_DISTRIBUTIONS = {
 
 @pytest.mark.parametrize("distribution", RADIUS_DISTRIBUTIONS)
 @pytest.mark.parametrize("n_features", [1, 2, 5])
+@pytest.mark.few_cases(4)
 def test_radii_follow_the_distribution(distribution, n_features):
     omega = sample_frequencies(distribution, np.ones(n_features), 4000, seed=n_features)
     radii = np.linalg.norm(omega, axis=0)

@@ -25,6 +25,7 @@ def test_the_scale_follows_the_unit_of_the_data(unit, offset, rng):
     assert fit.scale == pytest.approx(unit, rel=0.2)
 
 
+@pytest.mark.slow
 def test_one_gaussian_is_found_exactly(rng):
     for n_features in (1, 5, 20):
         fit = estimate_scale(3.0 * rng.normal(size=(3000, n_features)))
@@ -162,6 +163,7 @@ def test_constant_and_nearly_constant_features():
     assert (comparison_covariances(np.ones((20, 2)), seed=0) > 0).all()
 
 
+@pytest.mark.slow
 def test_design_for_comparison():
     x = np.random.default_rng(0).normal(size=(3000, 2)) * [1.0, 50.0]
     feature_map = design(x, task="comparison")

@@ -65,6 +65,7 @@ KINDS = [
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.few_cases(10)
 def test_every_row_gets_its_value(kind, method, tmp_path, counting):
     found = apply(MODEL, method, lazy_inputs(tmp_path)[kind])
     assert counting.computes == 0

@@ -70,6 +70,7 @@ def source(kind, place):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.few_cases(4)
 def test_the_bits_are_those_of_one_graph(kind, tmp_path, counting):
     x, weights, options = source(kind, tmp_path)
     lazy = ds.sketch(x, FM, weights, split_every=3, **options)
@@ -222,6 +223,7 @@ def test_the_same_bits_on_a_cluster_and_nothing_left(thread_client, tmp_path):
         assert settled(thread_client) == 0
 
 
+@pytest.mark.slow
 def test_no_more_than_two_batches_at_a_time(thread_client, monkeypatch):
     sent, held = [], []
     honest = Client.compute
@@ -239,6 +241,7 @@ def test_no_more_than_two_batches_at_a_time(thread_client, monkeypatch):
     assert (len(held), max(held)) == (10, 2)
 
 
+@pytest.mark.slow
 def test_an_error_takes_its_batches_with_it(thread_client):
     bad = X.copy()
     bad[55] = np.nan
@@ -315,6 +318,7 @@ DEADLY = PASSES | {
 
 @pytest.mark.parametrize("number", [0, 19])
 @pytest.mark.parametrize("kind", DEADLY)
+@pytest.mark.few_cases(5)
 def test_workers_that_die_name_the_chunk(kind, number, thread_client):
     if kind == "last" and not number:
         pytest.skip("the first chunk is not read")
@@ -385,6 +389,7 @@ CLOSED = {kind: PASSES[kind] for kind in ("sketch", "polish", "design", "batches
 
 
 @pytest.mark.parametrize("kind", CLOSED)
+@pytest.mark.few_cases(3)
 def test_a_client_that_is_closed_meanwhile(kind, doomed):
     x = da.from_array(X[:400], chunks=(20, 3))
     x = x.map_blocks(closes_client, meta=X[:0], dtype=X.dtype)

@@ -216,6 +216,7 @@ def kinds(x, place):
 @pytest.mark.parametrize(
     "kind", ["numpy", "array", "features", "masked", "labelled", "bag", "zarr", "parquet"]
 )
+@pytest.mark.few_cases(4)
 def test_every_input(kind, tmp_path, rng, counting):
     x = gaussian(rng, 10_000, 2, scale=3.0, offset=[10.0, -10.0])
     source = kinds(x, tmp_path)[kind]

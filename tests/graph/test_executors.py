@@ -93,6 +93,7 @@ def somewhere(request):
 # -- reading ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_reads_that_fail_at_first_are_tried_again(somewhere, tmp_path):
     samples = array(fails_first, tmp_path, {3, 4, 20}, 2)
     assert_each_once(list(sketch_partitions(samples, range(40), FM, backoff=0.01)))
@@ -100,6 +101,7 @@ def test_reads_that_fail_at_first_are_tried_again(somewhere, tmp_path):
     assert not somewhere  # no worker has logged anything
 
 
+@pytest.mark.slow
 def test_the_pauses_grow_and_no_thread_sleeps(tmp_path):
     samples = array(fails_first, tmp_path, {0}, 2)
     with dask.config.set(num_workers=1):
@@ -196,6 +198,7 @@ def test_a_damaged_file_is_named(somewhere, tmp_path):
     assert_each_once(list(done.items()), set(range(40)) - {13})
 
 
+@pytest.mark.slow
 def test_what_is_mended_meanwhile_is_read(tmp_path):
     samples = zarr_store(tmp_path)
     damaged = tmp_path / "x.zarr" / "c" / "7" / "0"
@@ -231,6 +234,7 @@ def test_rows_that_are_appended_during_a_pass_are_of_the_next(somewhere, tmp_pat
     assert_each_once(done)
 
 
+@pytest.mark.slow
 def test_a_source_that_is_deleted_during_a_pass_is_an_error_of_what_was_left(tmp_path):
     for i in range(40):
         frame = pd.DataFrame(X[10 * i : 10 * i + 10], columns=list("abc"))
@@ -322,6 +326,7 @@ def kills(block, numbers):
     return block
 
 
+@pytest.mark.slow
 def test_a_partition_that_kills_its_workers_is_found_among_its_neighbours(
     process_client, monkeypatch
 ):
@@ -413,6 +418,7 @@ def test_a_scheduler_that_is_lost_is_an_error_in_time(remote, how):
     assert_each_once(done + list(sketch_partitions(array(slow, 0.0), sorted(rest), FM)))
 
 
+@pytest.mark.slow
 def test_a_cluster_that_is_closed_is_an_error_in_time():
     with one_worker() as cluster, Client(cluster):
         running = sketch_partitions(array(slow, 0.05), range(40), FM)

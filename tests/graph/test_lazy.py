@@ -74,6 +74,7 @@ def inputs(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", ["zarr", "weighted zarr", "parquet", "weighted parquet", "numpy"])
+@pytest.mark.few_cases(3)
 def test_at_most_one_task_for_each_chunk_and_the_merges(kind, inputs, executed):
     x, weights, options = inputs[kind]
     plan = ds.plan(x, FM, weights, **options)
@@ -108,6 +109,7 @@ def test_persist_keeps_the_sketch_on_the_cluster(thread_client, inputs):
     assert_same_sketch(kept.compute(), partial_sketch(X, FM))
 
 
+@pytest.mark.slow
 def test_a_client_can_compute_it_like_any_collection(thread_client):
     lazy = ds.sketch(da.from_array(X, chunks=(10, 3)), FM)
     assert thread_client.compute(lazy).result().identical(lazy.compute(scheduler="sync"))
@@ -121,6 +123,7 @@ def test_progress_goes_to_standard_error(thread_client, capsys):
     assert "100%" in err
 
 
+@pytest.mark.slow
 def test_errors_cross_to_the_client(thread_client):
     bad = X.copy()
     bad[123, 2] = np.nan

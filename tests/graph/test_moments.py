@@ -94,6 +94,7 @@ def test_one_pass():
     assert sum(read) == 100 + 2 * (len(X) - 100)
 
 
+@pytest.mark.slow
 def test_batches_and_a_cluster_have_the_same_bits():
     lazy = da.from_array(X, chunks=(50, 3))
     with dask.config.set({"sketch.task-limit": 4, "sketch.batch-tasks": 3}):
@@ -179,6 +180,7 @@ def test_missing_values():
         ds.second_moments(x, n_columns=2, nan_policy="available")
 
 
+@pytest.mark.slow
 def test_small_arrays_are_not_divided_into_many_large_results():
     x = np.random.default_rng(0).normal(size=(3000, 800)).astype(np.float32)
     lazy = ds.second_moments(da.from_array(x, chunks=(400, 800)), n_columns=None)

@@ -63,6 +63,7 @@ def store(place, rows=X, chunk=10):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.few_cases(4)
 def test_the_sketches_are_those_of_the_partitions(kind, tmp_path):
     samples = opened(kind, tmp_path)
     chosen = list(range(samples.n_chunks))[::-1]
@@ -82,6 +83,7 @@ def test_the_sketches_are_those_of_the_partitions(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["zarr", "weighted zarr", "parquet", "grid", "bag", "features"])
+@pytest.mark.few_cases(3)
 def test_some_partitions(kind, tmp_path):
     samples = opened(kind, tmp_path)
     whole = dict(sketch_partitions(samples, range(samples.n_chunks), FM))
@@ -192,6 +194,7 @@ def batches(samples, chosen, result_bytes=1000):
     return found.lengths
 
 
+@pytest.mark.slow
 def test_small_chunks_share_tasks_and_large_ones_do_not():
     small = open_samples(da.ones((10_000, 3), chunks=(10, 3)))
     lengths = batches(small, range(1000))
@@ -202,6 +205,7 @@ def test_small_chunks_share_tasks_and_large_ones_do_not():
     assert max(batches(small, range(40), result_bytes=2**20)) == 4
 
 
+@pytest.mark.slow
 def test_graphs_are_built_as_they_are_needed():
     cuts = []
     lazy = da.ones((10**6, 3), chunks=(10, 3))
@@ -282,6 +286,7 @@ def test_the_same_bits_on_a_cluster_and_nothing_left(thread_client, tmp_path):
         assert settled(thread_client) == 0
 
 
+@pytest.mark.slow
 def test_results_leave_the_cluster_as_they_are_given(thread_client):
     samples = open_samples(da.from_array(X, chunks=(10, 3)))
     most = 0
@@ -321,6 +326,7 @@ def test_what_a_cluster_holds_is_refused(thread_client):
         sketch_partitions(open_samples(held + 1), [0], FM)
 
 
+@pytest.mark.slow
 def test_a_large_feature_map_is_sent_once(thread_client, monkeypatch):
     large = FeatureMap(3, 40, covariances=np.linspace(1, 2, 3000).reshape(1000, 3))
     sent = []

@@ -164,6 +164,7 @@ def test_a_mixture_is_fitted_without_rows_to_large_weights(rng):
 
 
 @pytest.mark.parametrize("sizes", [(200,) * 100, (12_000,) + (200,) * 40], ids=["even", "uneven"])
+@pytest.mark.slow
 def test_rows_are_of_many_chunks_where_chunks_differ(rng, sizes):
     position = np.arange(sum(sizes)) / sum(sizes)
     x = da.from_array(np.column_stack([position, rng.normal(size=len(position))]), (sizes, 2))

@@ -207,6 +207,7 @@ def test_rates_are_measured_and_the_time_is_told(store, short_calibration):
 
 
 @pytest.mark.parametrize("kind", ["array", "unknown", "bag", "memory", "features", "empty"])
+@pytest.mark.few_cases(3)
 def test_any_input_can_be_estimated(kind, short_calibration):
     x = da.from_array(np.ones((500, 3)), chunks=(10, 1 if kind == "features" else 3))
     source = {

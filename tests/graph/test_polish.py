@@ -61,6 +61,7 @@ def inputs(place):
 
 
 @pytest.mark.parametrize("start", [START, POINTS], ids=["mixture", "centroids"])
+@pytest.mark.slow
 def test_the_same_bits_for_every_input(start, tmp_path):
     expected = ds.polish(start, X)
     for name, lazy in inputs(tmp_path).items():
@@ -129,6 +130,7 @@ def test_until_converged_is_where_scikit_learn_ends():
 
 
 @pytest.mark.parametrize("kind", ["full", "tied", "spherical"])
+@pytest.mark.slow
 def test_types_of_covariances_end_where_scikit_learn_does(kind):
     x = np.random.default_rng(0).normal([[-4.0, 0.0]] * 700 + [[4.0, 1.0]] * 300)
     x[:, 1] += 0.6 * x[:, 0]

@@ -87,6 +87,7 @@ def assert_separate(group, x=X, labels=LABELS, weights=None):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.few_cases(3)
 def test_one_pass_gives_the_sketches_of_all_groups(kind, tmp_path, counting):
     x, weights, groups, options = sources(tmp_path)[kind]
     lazy = ds.sketch(x, FM, weights, groups=groups, **options)
@@ -154,6 +155,7 @@ def test_any_cut_and_batches_have_the_bits_of_separate_sketches(rows, data):
 
 
 @pytest.mark.parametrize("kind", ["zarr", "bag", "parquet"])
+@pytest.mark.slow
 def test_batches(kind, tmp_path, counting):
     x, weights, groups, options = sources(tmp_path)[kind]
     lazy = ds.sketch(x, FM, weights, groups=groups, **options)

@@ -29,6 +29,7 @@ def cut(values, edges):
 
 @given(st.lists(st.integers(0, N), max_size=6).map(sorted))
 @settings(max_examples=10, deadline=None)
+@pytest.mark.slow
 def test_blocks_do_not_matter(edges):
     assert ds.sketch(cut(X, edges), FM, sample=20).identical(ds.sketch(X, FM, sample=20))
 

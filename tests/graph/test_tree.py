@@ -57,6 +57,7 @@ def merges(tasks):
     split_every=st.integers(2, 20),
     kind=st.sampled_from(["array", "features", "grid", "bag"]),
 )
+@pytest.mark.slow
 def test_no_merge_takes_more_than_split_every(n_chunks, split_every, kind):
     if kind == "bag":
         x = db.from_sequence(range(n_chunks), npartitions=n_chunks).map(lambda i: np.ones((2, 3)))
@@ -101,6 +102,7 @@ def stores(place, n_chunks):
 
 @pytest.mark.parametrize("kind", ["zarr", "parquet", "random"])
 @pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.few_cases(3)
 def test_reading_and_sketching_are_one_task(kind, weighted, tmp_path):
     source, options, weights = stores(tmp_path, 40)[kind]
     if kind == "parquet" and not weighted:
@@ -126,6 +128,7 @@ def variables(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", ["array", "array and weights", "variables and weights"])
+@pytest.mark.slow
 def test_an_xarray_of_a_store_is_read_by_the_task_that_sketches_it(kind, variables):
     with xr.open_zarr(variables, consolidated=False) as dataset:
         lazy = {

@@ -32,6 +32,7 @@ def test_damaged_bytes_are_refused_or_open_to_equal_contents(kind):
 
 
 @pytest.mark.parametrize("kind", STORED)
+@pytest.mark.few_cases(5)
 def test_edited_contents_are_refused_or_can_be_used(kind):
     refused = 0
     with warnings.catch_warnings():

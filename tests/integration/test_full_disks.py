@@ -94,6 +94,7 @@ def test_a_ledger_is_whole_after_a_full_disk(
     place.require_whole()
 
 
+@pytest.mark.slow
 def test_a_report_that_cannot_be_written_is_named(
     make_place: Callable[..., Place],
 ) -> None:

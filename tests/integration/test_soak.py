@@ -8,6 +8,7 @@ from soak import ATTACKS, SLOW, attempt
 
 @pytest.mark.parametrize("name", [name for name in ATTACKS if name not in SLOW])
 @pytest.mark.parametrize("seed", [1000, 1001])
+@pytest.mark.few_cases(6)
 def test_attacks_end_in_errors_of_the_package(seed, name):
     assert attempt(name, seed) is None
 

@@ -17,7 +17,7 @@ from dask_sketch.jobs.open import ledger_of
 
 # how often a run is disturbed, and of how many partitions it is
 COUNTS = [
-    (4, 20),
+    (3, 12),
     pytest.param(200, 300, marks=[pytest.mark.slow, pytest.mark.timeout(7200)]),
 ]
 JOB = (

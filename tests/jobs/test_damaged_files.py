@@ -76,6 +76,7 @@ def test_a_damaged_file_that_would_be_divided(make_place: Make, known: bool, how
     require_total(place, "a", "b", "c", "d")
 
 
+@pytest.mark.slow
 def test_a_damaged_file_stops_the_run_with_all_others_committed(make_place: Make) -> None:
     place = divided(make_place, "[limits]\nattempts = 1\n")
     place.run()
@@ -151,6 +152,7 @@ def test_the_first_run_with_damaged_chunks(make_place: Make) -> None:
     require_quarantined(place, place.run(), "data/[140:160]")
 
 
+@pytest.mark.slow
 def test_a_file_whose_footer_is_lost_while_it_is_read(
     make_place: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

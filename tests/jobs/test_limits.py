@@ -105,6 +105,7 @@ def test_few_omitted_rows_are_reported_and_no_breach(make_place: Make) -> None:
 
 
 @pytest.mark.parametrize("key", ["rows", "partitions"])
+@pytest.mark.slow
 def test_too_few_and_too_many_rows_and_partitions(make_place: Make, key: str) -> None:
     size = ROWS if key == "rows" else 1
     place = make_place(10)

@@ -29,6 +29,7 @@ Make = Callable[..., Place]
 DECODE = "[[decode]]\nn_components = 2\n"
 
 
+@pytest.mark.slow
 def test_the_ledger_keeps_its_map(make_place: Make) -> None:
     place = make_place(5)
     place.run()
@@ -166,6 +167,7 @@ def test_a_ledger_that_cannot_be_reached_is_not_taken_for_a_missing_one(
         plan_job(place.file)
 
 
+@pytest.mark.slow
 def test_columns_are_those_of_the_feature_map(make_place: Make) -> None:
     """Later files have another order, and a text that no model needs."""
     place = make_place(1)

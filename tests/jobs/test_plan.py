@@ -18,6 +18,7 @@ Make = Callable[..., Place]
 DECODE = "[[decode]]\nn_components = 2\n"
 
 
+@pytest.mark.slow
 def test_a_dry_run_reads_and_writes_nothing(
     make_place: Make, read: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,6 +81,7 @@ def test_partitions_without_bytes_are_gone(make_place: Make) -> None:
     assert (place.run().changed, place.ledger().total().identical(before)) == (0, True)
 
 
+@pytest.mark.slow
 def test_one_lost_partition_is_in_quarantine_until_it_is_back(make_place: Make) -> None:
     place = make_place(10, '[limits]\nunreadable = "quarantine"\nattempts = 1\n')
     place.run()

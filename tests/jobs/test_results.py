@@ -22,6 +22,7 @@ Make = Callable[..., Place]
 DECODE = "[[decode]]\nn_components = 2\n"
 
 
+@pytest.mark.slow
 def test_groups_by_source_and_by_pattern(make_place: Make) -> None:
     place = make_place(10)
     write_rows(place.folder / "y.zarr", rows_of(5 * ROWS, seed=4, shift=0.5))
@@ -149,6 +150,7 @@ def test_covariance_matrices_are_a_start_of_the_next_run(make_place: Make, kind:
     assert ds.open(place.folder / "m.zarr").covariance_type == kind
 
 
+@pytest.mark.slow
 def test_the_map_has_frequencies_for_the_largest_covariance_type(make_place: Make) -> None:
     more = [f'{DECODE}name = "{kind}"\ncovariance_type = "{kind}"\n' for kind in ("diag", "full")]
     place = make_place(20, "".join(more))
@@ -163,6 +165,7 @@ def test_unknown_covariance_types_are_refused(make_place: Make) -> None:
         place.run()
 
 
+@pytest.mark.slow
 def test_scores_on_samples_that_no_run_sketches(make_place: Make) -> None:
     place = make_place(20)
     write_rows(place.folder / "h.zarr", rows_of(500, seed=11))

@@ -112,6 +112,7 @@ def test_a_ledger_without_rows_goes_on(make_place: Make) -> None:
         place.run()
 
 
+@pytest.mark.slow
 def test_rows_depend_on_their_partition_alone(make_place: Make) -> None:
     """Not on the night in which it came, nor on what was there before."""
     whole = make_place(12, DECODE, name="whole", sample=7)
@@ -130,6 +131,7 @@ def test_rows_depend_on_their_partition_alone(make_place: Make) -> None:
     assert place.ledger().total().sample.identical(ledger.total().sample)
 
 
+@pytest.mark.slow
 def test_rows_are_verified_and_erased(make_place: Make) -> None:
     place = make_place(10, DECODE, sample=7)
     place.run()

@@ -212,6 +212,7 @@ def test_unreadable_partitions_stop_the_run_with_all_else_kept(make_place: Make)
 
 
 @pytest.mark.usefixtures("no_drawing")
+@pytest.mark.slow
 def test_unreadable_partitions_in_quarantine(make_place: Make) -> None:
     place = make_place(10, DECODE)
     report = '[outputs]\nreport = "r.html"\n'
@@ -302,6 +303,7 @@ def test_a_deleted_partition_leaves_the_quarantine(make_place: Make) -> None:
     assert dict(place.ledger().quarantined) == {}
 
 
+@pytest.mark.slow
 def test_a_damaged_newest_commit_is_reported_and_read_again(
     make_place: Make, read: list[int]
 ) -> None:

@@ -94,6 +94,7 @@ def test_nearest_components_are_merged_first(
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.slow
 def test_clusters_that_share_components(seed: int) -> None:
     rng = np.random.default_rng(2)
     centers = rng.uniform(-10.0, 10.0, (12, 5))
@@ -116,6 +117,7 @@ def test_few_rows_far_from_others_are_a_component() -> None:
 
 
 @pytest.mark.parametrize("d", [2, 20])
+@pytest.mark.few_cases(1)
 def test_many_small_clusters_far_apart_that_share_components_are_found_in_few_moves(
     d: int,
 ) -> None:

@@ -3,6 +3,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
 from tests.mutants.__main__ import PARTS, sampled
 from tests.mutants.equivalent import EQUIVALENT
 from tests.mutants.mutate import mutants
@@ -62,6 +64,7 @@ def test_modules_and_tests_are_where_they_should_be():
         assert [name for name in names if not (root / name).exists()] == []
 
 
+@pytest.mark.slow
 def test_equivalent_changes_exist_and_are_left_out():
     root = Path(__file__).parents[2]
     paths = {Path("dask_sketch") / key[0] for key in EQUIVALENT}

@@ -22,6 +22,7 @@ def exact_law(draw, scale):
 
 @pytest.mark.parametrize("scale", [1, 2, 3, 7, 20])
 @pytest.mark.parametrize("draw", DISTRIBUTIONS)
+@pytest.mark.few_cases(4)
 def test_the_distribution_of_the_noise(draw, scale):
     n = 100_000
     found = draw(scale, n, RandomBits(f"{draw.__name__} {scale}".encode()))

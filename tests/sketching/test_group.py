@@ -44,6 +44,7 @@ def assert_bits(group, x, labels, fm, w=None):
 @settings(max_examples=12)
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @given(data=st.data())
+@pytest.mark.slow
 def test_groups_are_a_commutative_monoid(distribution, data):
     x, w = data.draw(wild_rows())
     fm = feature_map(data.draw(st.sampled_from(DTYPES)), distribution=distribution)

@@ -62,6 +62,7 @@ def missing_map(**options):
 
 @pytest.mark.parametrize("kind", ["none", "mild", "wild"])
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.few_cases(3)
 def test_groups_with_missing_values_have_the_bits_of_separate_sketches(dtype, kind, rng):
     fm = missing_map(dtype=dtype)
     x, labels = with_missing(rng)
@@ -239,6 +240,7 @@ LABELS = {
 
 
 @pytest.mark.parametrize("kind", LABELS)
+@pytest.mark.few_cases(6)
 def test_labels_of_many_kinds(kind, rng, tmp_path):
     fm = feature_map(n_frequencies=10)
     x = rng.normal(size=(4, 3))

@@ -70,6 +70,7 @@ def test_every_kind_of_map(options, tmp_path):
     assert ds.open(tmp_path / "s.zarr").feature_map == fm
 
 
+@pytest.mark.slow
 def test_places(sample, tmp_path):
     sample.to_zarr(str(tmp_path / "a.zarr"))
     assert ds.open(str(tmp_path / "a.zarr")).identical(sample)
@@ -214,6 +215,7 @@ DAMAGES = ["deleted", "truncated", "emptied", "flipped", "metadata", "gone"]
     ("name", "how"),
     [*((name, "flipped") for name in ARRAYS[1:]), *(("moment_high", how) for how in DAMAGES)],
 )
+@pytest.mark.few_cases(5)
 def test_damaged_arrays(name, how, stored):
     file = chunk_of(stored, name)
     raw = bytearray(file.read_bytes())
@@ -237,6 +239,7 @@ def test_damaged_arrays(name, how, stored):
 @pytest.mark.filterwarnings("ignore:Object at .* is not recognized")
 @pytest.mark.parametrize("where", ["zarr.json", "moment_high/zarr.json"])
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}"])
+@pytest.mark.few_cases(4)
 def test_damaged_metadata(where, text, stored):
     (stored / where).write_text(text)
     with pytest.raises(ArtifactError, match=r"s\.zarr"):
@@ -293,6 +296,7 @@ def rewritten(sample, tmp_path, change):
         lambda d: d.assign(moment_high=d["moment_high"] * np.nan),
     ],
 )
+@pytest.mark.few_cases(8)
 def test_content_that_is_no_sketch(change, sample, tmp_path):
     with pytest.raises(ArtifactError, match=r"s\.zarr"):
         ds.open(rewritten(sample, tmp_path, change))
@@ -356,6 +360,7 @@ def content(tmp_path_factory):
         {"squared_weight_steps": np.zeros_like},
     ],
 )
+@pytest.mark.few_cases(4)
 def test_what_no_groups_have_is_refused(change, content, tmp_path):
     dataset = content.copy()
     for name, changed in change.items():

@@ -43,6 +43,7 @@ def exact_law(draw, scale):
 
 @pytest.mark.parametrize("epsilon", [1e-6, 1e-3, 0.1, 1.0, 5.0, 20.0, 100.0])
 @pytest.mark.parametrize("delta", [1e-15, 1e-9, 1e-5, 0.1])
+@pytest.mark.few_cases(6)
 def test_the_gaussian_mechanism_is_exact(epsilon, delta):
     shift = gaussian_shift(epsilon, delta)
     # hockey-stick divergence of N(shift, 1) from N(0, 1), by integration
@@ -117,6 +118,7 @@ def one_sample(x, feature_map, weight):
 
 @pytest.mark.parametrize(("distribution", "dtype"), MAPS)
 @pytest.mark.parametrize("weight", [None, 1.0, 0.3, 700.0])
+@pytest.mark.few_cases(8)
 def test_no_sample_moves_more_than_it_is_said_to(distribution, dtype, weight, rng):
     m, w = 64, weight or 1.0
     feature_map = ds.FeatureMap(3, m, scale=1.0, distribution=distribution, dtype=dtype, seed=4)

@@ -254,6 +254,7 @@ def test_round_trip(sketch, tmp_path):
     ],
     ids=str,
 )  # fmt: skip
+@pytest.mark.few_cases(3)
 def test_edited_records(changes, sketch, tmp_path):
     dataset = stored_sketch(ds.privatise(sketch, 0.3, bounds=BOUNDS))
     record = json.loads(dataset.attrs["privacy"]) | changes
@@ -277,6 +278,7 @@ def test_the_noise_level_holds_the_noise(epsilon, delta):
     assert np.median(stated) > 1e-4
 
 
+@pytest.mark.slow
 def test_decoding(sketch):
     heldout = TRUTH.sample(20_000, seed=9)
     best = TRUTH.score(heldout)
@@ -329,6 +331,7 @@ def test_variance_of_the_noise():
     assert np.mean(squares) == pytest.approx(np.mean(stated), rel=0.15)
 
 
+@pytest.mark.slow
 def test_standard_errors_know_of_the_noise():
     n, errors = 20_000, []
     truth = TRUTH.means[np.argsort(-TRUTH.weights)]
@@ -383,6 +386,7 @@ def test_the_variance_of_the_noise_with_missing_values():
     assert np.mean(squares) == pytest.approx(np.mean(stated), rel=0.15)
 
 
+@pytest.mark.slow
 def test_decoding_with_missing_values():
     private = ds.privatise(lacking(50_000, 3), 0.3, 1e-6, nan_policy="available", seed=3)
     model, heldout = ds.decode(private, 3), WIDE.sample(20_000, seed=9)

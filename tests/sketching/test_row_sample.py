@@ -183,6 +183,7 @@ def test_groups_carry_no_rows():
         partial_sketch(X, MAP, groups=np.zeros(3000, int), sample=10)
 
 
+@pytest.mark.slow
 def test_mixtures_of_many_parameters_have_more_rows():
     x = RNG.normal(size=(400, 8))
     maps = {k: design_from_pilot(x, n_components=k) for k in (4, 16)}

@@ -93,6 +93,7 @@ def test_unused_columns_may_be_anything(tmp_path):
 @pytest.mark.parametrize("size", [None, BLOCK])
 @pytest.mark.parametrize("first", ["b,a", "a,c", "a,b,c", "1,2", "b"])
 @pytest.mark.parametrize("columns", [None, ["a", "b"]])
+@pytest.mark.few_cases(6)
 def test_all_files_have_the_names_of_the_first(tmp_path, first, size, columns):
     (tmp_path / "p0.csv").write_text(lines())
     row = ",".join("3" * (first.count(",") + 1))

@@ -253,6 +253,7 @@ CASES = [(name, True) for name in BUILDERS] + [
 
 
 @pytest.mark.parametrize(("name", "weighted"), CASES)
+@pytest.mark.few_cases(8)
 def test_every_input_gives_the_sketches_of_its_groups(name, weighted, tmp_path):
     x, weights, groups = BUILDERS[name](tmp_path)
     options = {}
@@ -314,6 +315,7 @@ def test_labels_in_the_paths_of_files(days, tmp_path):
         ds.sketch(tmp_path, FM, groups="da")
 
 
+@pytest.mark.slow
 def test_speech_stores_have_speakers_and_files(tmp_path):
     from dask_sketch.speech.feature_store import Shard, complete_store, create_store, write_rows
     from dask_sketch.speech.mfcc import FrontEnd

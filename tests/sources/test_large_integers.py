@@ -42,6 +42,7 @@ def computed(found):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("first", [5, LARGE])
+@pytest.mark.few_cases(4)
 def test_labels_beside_missing_ones(kind, first, tmp_path):
     # a third of the rows, which come last, have missing labels
     labels = [first + k % 3 if k < 40 or k % 2 else None for k in range(N)]
@@ -54,6 +55,7 @@ def test_labels_beside_missing_ones(kind, first, tmp_path):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.few_cases(3)
 def test_levels_beside_missing_ones(kind, tmp_path):
     levels = [LARGE, LARGE + 1, LARGE + 2]
     values = [None if k == 9 else LARGE + k % 3 for k in range(N)]

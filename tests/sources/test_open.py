@@ -36,6 +36,7 @@ def test_every_input_gives_the_same_sketch(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", BUILDERS)
+@pytest.mark.few_cases(12)
 def test_every_input_without_weights(kind, tmp_path):
     x, fm = draw_rows(1, N, 3), feature_map()
     source, _, options = BUILDERS[kind](x, np.random.default_rng(2).random(N), tmp_path)
@@ -46,6 +47,7 @@ def test_every_input_without_weights(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", BUILDERS)
+@pytest.mark.few_cases(12)
 def test_every_input_with_weights_groups_and_missing_values(kind, tmp_path):
     x, fm = draw_rows(1, N, 3), feature_map(distribution="sparse-sums")
     x[np.random.default_rng(3).random(x.shape) < 0.1] = np.nan
@@ -59,6 +61,7 @@ def test_every_input_with_weights_groups_and_missing_values(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", BUILDERS)
+@pytest.mark.few_cases(20)
 def test_every_input_tells_its_features_and_its_size(kind, tmp_path):
     x = draw_rows(1, N, 3)
     source, weights, options = BUILDERS[kind](x, np.ones(N), tmp_path)
@@ -94,6 +97,7 @@ DTYPES = ["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u4", "?"]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.few_cases(4)
 def test_every_numeric_type(dtype, tmp_path, rng):
     values = rng.integers(0, 2 if dtype == "?" else 50, size=(N, 3))
     x, fm = values.astype(dtype), feature_map(scale=10.0)

@@ -63,6 +63,7 @@ def test_a_corrupt_chunk_names_its_rows_and_its_store(how, sharded, tmp_path):
 
 @pytest.mark.parametrize("sharded", [False, True])
 @pytest.mark.parametrize("given", ["path", "store", "array", "group"])
+@pytest.mark.few_cases(4)
 def test_a_missing_chunk_is_an_error_and_not_zeros(given, sharded, tmp_path):
     path = tmp_path / "x.zarr"
     group = zarr.open_group(path, mode="w")

@@ -40,6 +40,7 @@ def test_frames_last_23_ms_and_overlap_by_half(rate, length):
 
 
 @pytest.mark.parametrize("n", [0, 183, 184, 275, 276, 8000])
+@pytest.mark.few_cases(2)
 def test_frames_lie_wholly_inside_the_signal(n):
     signal = noise(n)
     count = len([s for s in range(0, n, 92) if s + 184 <= n])

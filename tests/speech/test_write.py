@@ -143,6 +143,7 @@ def test_bad_files_are_all_named_and_nothing_is_written(corpus, store):
     assert not store.exists()
 
 
+@pytest.mark.slow
 def test_bad_files_are_skipped_and_listed(corpus, store, tmp_path):
     write_features(corpus, store, **SMALL)
     (corpus / "0_new_1.wav").write_text("no audio")  # its speaker goes with it
@@ -159,6 +160,7 @@ def test_no_usable_file(tmp_path, store):
         write_features(tmp_path / "0_new_1.wav", store, on_error="skip")
 
 
+@pytest.mark.slow
 def test_existing_store_is_refused_then_overwritten(corpus, store):
     write_features(corpus, store, **SMALL)
     with pytest.raises(ArtifactError, match="overwrite=True"):

@@ -114,6 +114,7 @@ def set_chunks(n):
         (lambda d: d.update(chunk_grid=[]), "not the metadata of an array"),
     ],
 )
+@pytest.mark.few_cases(4)
 def test_sketches_of_others(change, message, stored):
     edit(an_array_of(stored), change)
     with pytest.raises(ArtifactError, match=message):
@@ -196,6 +197,7 @@ NEWER = ["second moments", "phases", "components", "heavy tails", "latent classe
 
 
 @pytest.mark.parametrize("kind", ["sketch", *NEWER])
+@pytest.mark.few_cases(3)
 def test_a_bomb_in_an_artifact(kind, tmp_path):
     """Of every kind, in each of its arrays: refused before memory is taken."""
     stored = tmp_path / "s.zarr"

@@ -161,6 +161,7 @@ def test_without_the_page_nothing_happens():
         assert settled(client, len(X))[-1].rows == 400
 
 
+@pytest.mark.slow
 def test_clusters_made_here_have_it(forked_workers):
     with (
         connect(ClusterSettings("local", n_workers=1)) as client,

@@ -70,6 +70,7 @@ def test_one_phase_alone_is_exact_to_its_parts(rng):
     assert (error <= SINGLE + left_out).all()
 
 
+@pytest.mark.slow
 def test_features_may_have_any_units(rng):
     units = 10.0 ** np.repeat([6.0, -6.0, 0.0, 3.0], 3)
     fm = FeatureMap(12, 60, covariances=units**2)
@@ -79,6 +80,7 @@ def test_features_may_have_any_units(rng):
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+@pytest.mark.few_cases(5)
 def test_every_distribution_is_drawn_on_the_host(distribution, rng):
     fm = FeatureMap(12, 70, scale=2.0, distribution=distribution)
     x = rows_within(rng, 1000, fm, 20.0)
@@ -114,6 +116,7 @@ def test_double_precision(rng):
         np.testing.assert_allclose(there.moment_sum, reference_sums(x, fm, weights), atol=1e-10)
 
 
+@pytest.mark.slow
 def test_bits_do_not_depend_on_the_order_of_threads(rng, monkeypatch):
     fm = FeatureMap(12, 129, scale=1.0)
     x, weights = rng.normal(size=(300, 12)), rng.random(300)
@@ -151,6 +154,7 @@ def test_chunks_are_read_in_batches(gpu, rng, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [">f4", "f8", "f2", "i2", "i8", "u8", "u4", "i4", "u1", "?"])
+@pytest.mark.few_cases(6)
 def test_every_real_type_is_read_by_its_value(dtype, rng):
     fm = FeatureMap(2, 10, scale=3.0)
     x = rng.integers(0, 2 if dtype == "?" else 100, size=(50, 2)).astype(dtype)

@@ -79,6 +79,7 @@ def rows_and_weights(rng, n, d, dtype):
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
+@pytest.mark.few_cases(2)
 def test_order_and_pieces_change_no_bit(distribution, dtype, data):
     d = data.draw(st.sampled_from([1, 12, 65]), label="n_features")  # each is compiled
     n = data.draw(st.integers(1, 2 * BLOCK + 70), label="n_samples")

@@ -58,6 +58,7 @@ def test_the_distribution_chooses_the_kernel():
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("n_features", [1, 2, 3, 12, 16, 17, 65])
+@pytest.mark.few_cases(6)
 def test_moments_agree_with_exp(n_features, dtype, rng):
     for n_frequencies in (1, 31, 32, 33, 500):
         fm = sums_map(n_features, n_frequencies, dtype)

@@ -67,6 +67,7 @@ def told(place):
 
 
 @pytest.mark.parametrize("how", ["deleted", "truncated", "emptied", "flipped", "grown", "swapped"])
+@pytest.mark.few_cases(2)
 def test_damage_to_any_object_is_told(how, place, written):
     for name in objects(written):
         path = place / name

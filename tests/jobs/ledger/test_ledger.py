@@ -303,6 +303,7 @@ def test_earlier_software_refuses_missing_values(tmp_path, sparse_map, monkeypat
         open_ledger(tmp_path / "ledger.zarr")
 
 
+@pytest.mark.slow
 def test_what_is_no_longer_needed_is_gone(local, world):
     root = Path(local.label)
     with local.lock():

@@ -43,6 +43,7 @@ def content(folder):
 
 @pytest.mark.parametrize("folder", FOLDERS)
 @pytest.mark.parametrize("scheme", ["", "file://", "local://"])
+@pytest.mark.few_cases(6)
 def test_a_linked_folder_is_refused_and_its_files_stay(place, elsewhere, folder, scheme):
     before = content(elsewhere)
     opened = open_ledger(place)

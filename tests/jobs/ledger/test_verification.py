@@ -68,6 +68,7 @@ def test_a_total_that_is_not_the_sum(filled, world):
 
 
 @pytest.mark.parametrize("share", [0, -1, 1.1, float("nan")])
+@pytest.mark.few_cases(4)
 def test_shares_out_of_range(share, filled, world):
     with pytest.raises(LedgerError, match="fraction="):
         filled.verify(share, 0, honest(world))

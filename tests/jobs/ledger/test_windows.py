@@ -40,6 +40,7 @@ def nights(tmp_path_factory, feature_map):
     ("window", "first"),
     [(1, 21), (3, 19), ("1 day", 21), ("7 days", 15), ("36 hours", 20), (99, 1)],
 )
+@pytest.mark.few_cases(2)
 def test_windows_end_with_the_newest_run(nights, window, first):
     found = window_keys(nights.entries, nights.history(), window, "window")
     assert [int(key[:2]) for key in found] == sorted([*range(first, 22)] * 2, reverse=True)
