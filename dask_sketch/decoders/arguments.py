@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -34,6 +35,7 @@ from dask_sketch.errors import DecodeError, InputError
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.low_rank import covariances_of, require_rank
 from dask_sketch.models.open import AnyModel
+from dask_sketch.sketching.second_moments import SecondMoments
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.choices import MAX_SOLVABLE, rank_of, uses_matrices
@@ -148,7 +150,10 @@ def _require_known(**names: str | None) -> None:
     for name, value in names.items():
         known = _KNOWN[name]
         if value not in known and (value is not None or name == "maxima"):
-            raise DecodeError(f"{name}={value!r} is unknown: choose one of {', '.join(known)}.")
+            choices = f"choose one of {', '.join(known)}"
+            if len(known) == 1:
+                choices = f"give {known[0]!r}, or leave it out"
+            raise DecodeError(f"{name}={value!r} is unknown: {choices}.")
 
 
 def _require_type(covariance_type: Any, n_features: int) -> None:
@@ -207,8 +212,8 @@ def _row_of_matrices(
             f"n_components={n_components} with a start of {len(start.weights)} components and "
             f"covariance_type={covariance_type!r}: leave n_components out, or start."
         )
-    found = matrix_row(row)
-    if found is None:
+    matrices_row = matrix_row(row)
+    if matrices_row is None:
         raise DecodeError(
             f"covariance_type={covariance_type!r} with method={row.name!r}"
             f"{' and n_components=None' if n_components is None else ''}: give a number of "
@@ -219,7 +224,7 @@ def _row_of_matrices(
             f"bounds with covariance_type={covariance_type!r}: leave bounds out, or decode "
             "covariance_type='diag'."
         )
-    return found
+    return matrices_row
 
 
 def _require_suited(model: str, sketch: Sketch) -> None:
@@ -354,9 +359,13 @@ def without_few_rows(
 def require_content(sketch: Any) -> None:
     """Raise an error for anything but a sketch of at least one sample."""
     if not isinstance(sketch, Sketch):
+        remedy = "sketch samples by dask_sketch.sketch, and call .compute() on a lazy sketch"
+        if isinstance(sketch, (str, os.PathLike)):
+            remedy = "open a stored one by dask_sketch.open"
+        elif isinstance(sketch, SecondMoments):
+            remedy = "SketchPCA finds the principal components of second moments"
         raise DecodeError(
-            f"sketch of type {type(sketch).__name__}: give a Sketch or a SketchGroup; call "
-            ".compute() on a lazy one. SketchPCA finds the principal components of second moments."
+            f"sketch of type {type(sketch).__name__}: give a Sketch or a SketchGroup; {remedy}."
         )
     if not sketch.total_weight > 0:
         raise DecodeError(
@@ -368,20 +377,6 @@ def require_content(sketch: Any) -> None:
         title = feature_title(feature, sketch.feature_map.feature_names)
         raise DecodeError(
             f"sketch has no observed value of {title}: leave that feature out of the samples."
-        )
-
-
-def require_callables(executor: object, progress: object) -> None:
-    """Raise an error for an executor that takes no tasks, or a progress that cannot be called."""
-    if executor is not None and not callable(getattr(executor, "submit", None)):
-        raise DecodeError(
-            f"executor={executor!r}: give a concurrent.futures.Executor, such as "
-            "client.get_executor() of a Dask client, or leave it out."
-        )
-    if progress is not None and not isinstance(progress, bool) and not callable(progress):
-        raise DecodeError(
-            f"progress={progress!r}: give True for a bar, a function, called as progress(done, "
-            "total, cost), or leave it out."
         )
 
 
@@ -458,11 +453,12 @@ def _require_enough(problem: Problem, n_each: int) -> None:
     n_components = problem.n_components or 1
     n_parameters = n_each * n_components
     if n_parameters > 2 * m:
+        n_possible = 2 * m // n_each
+        fewer = f"Decode at most {n_possible} components, or sketch" if n_possible else "Sketch"
         raise DecodeError(
             f"n_components={n_components} with {d} features has {n_parameters} parameters, more "
-            f"than the {2 * m} real numbers of a sketch of {m} frequencies. Decode at most "
-            f"{2 * m // n_each} components, or sketch with at least {5 * n_parameters} "
-            "frequencies."
+            f"than the {2 * m} real numbers of a sketch of {m} frequencies. {fewer} with at least "
+            f"{5 * n_parameters} frequencies."
         )
     if problem.sketch.count < n_components:
         raise DecodeError(

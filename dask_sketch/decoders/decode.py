@@ -16,7 +16,6 @@ from numpy.typing import ArrayLike
 from dask_sketch.decoders.arguments import (
     check_problem,
     non_default_arguments,
-    require_callables,
     without_few_rows,
 )
 from dask_sketch.decoders.atoms import VARIANCE_FLOOR, Array, count_shapes
@@ -32,7 +31,13 @@ from dask_sketch.decoders.misfit import (
 from dask_sketch.decoders.names import TRANSFORMS
 from dask_sketch.decoders.private_fit import in_smaller_ranges, is_poor_minimum, warn_of_private_fit
 from dask_sketch.decoders.problem import Problem, Solution
-from dask_sketch.decoders.replicates import Progress, Reporter, fit_replicates, shown
+from dask_sketch.decoders.replicates import (
+    Progress,
+    Reporter,
+    fit_replicates,
+    require_callables,
+    shown,
+)
 from dask_sketch.decoders.search import expected_seconds
 from dask_sketch.decoders.starts import FAMILIES
 from dask_sketch.decoders.unseen_pairs import warn_of_unseen_pairs
@@ -329,7 +334,7 @@ def _decode_sketch(
     progress: Progress | bool | None,
 ) -> AnyModel:
     """Check arguments, pick a method, fit replicates, wrap the solution."""
-    begun = time.perf_counter()
+    start_time = time.perf_counter()
     if isinstance(sketch, Sketch) and sketch.feature_map.categories is not None:
         classes = decode_latent_classes(sketch, n_components, **options)
         warn_of_unseen_pairs(sketch, classes.n_components)
@@ -356,7 +361,7 @@ def _decode_sketch(
                 break
     if sketch.privacy is None or not warn_of_private_fit(sketch, solution):
         _warn_of_fit(problem, solution, given)
-    return _wrapped(problem, solution, trace, time.perf_counter() - begun)
+    return _wrapped(problem, solution, trace, time.perf_counter() - start_time)
 
 
 def _fitted(
@@ -452,19 +457,19 @@ def _decode_group(
     """Models by label: one after the other here, or one task for each group in an executor."""
     names = {label: f"{group.dim} {label!s}" for label in group}
     if executor is None:
-        found: dict[Any, AnyModel] = {}
+        models: dict[Any, AnyModel] = {}
         for label, sketch in group.items():
-            begun = time.perf_counter()
+            start_time = time.perf_counter()
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                found[label] = _decode_named(
+                models[label] = _decode_named(
                     names[label], sketch, n_components, options, threads, progress
                 )
             for warning in caught:
                 warn_user(f"{names[label]}: {warning.message}", warning.category)
-            if len(found) == _TIMED_GROUP:
-                _log_long_group(group, time.perf_counter() - begun)
-        return found
+            if len(models) == _TIMED_GROUP:
+                _log_long_group(group, time.perf_counter() - start_time)
+        return models
     # warnings are not named there: threads of an executor cannot record their own
     threads = 1 if threads is None else threads
     tasks = {

@@ -88,7 +88,7 @@ def decode_latent_classes(
     DecodeError
         If the sketch is empty or too short for the model, or an argument is out of range.
     """
-    begun = time.perf_counter()
+    start_time = time.perf_counter()
     _require_arguments(others, refine)
     require_content(sketch)
     feature_map = sketch.feature_map
@@ -136,7 +136,7 @@ def decode_latent_classes(
         cost=problem.cost(mixture),
         noise_level=problem.noise_level,
         trace=tuple(trace),
-        seconds=time.perf_counter() - begun,
+        seconds=time.perf_counter() - start_time,
         seed=seed,
         replicates=replicates,
         n_evaluations=problem.n_evaluations,
@@ -194,14 +194,14 @@ class _Problem:
         scale = 1.0 / np.sqrt(np.maximum(observed, 1e-9))
         for _ in range(_ROUNDS):
             factor, rank = self.transform.whitening(mixture, sketch.effective_count, scale)
-            found = self.transform.descend(self.transform.pack(mixture), self.target, factor)
-            self.n_evaluations += found.n_evaluations
-            mixture = self.transform.unpack(found.theta)
+            descent = self.transform.descend(self.transform.pack(mixture), self.target, factor)
+            self.n_evaluations += descent.n_evaluations
+            mixture = self.transform.unpack(descent.theta)
         n_parameters = self.k * _parameters_of_each(sketch) - 1
         statistic = freedom = None
         if sketch.missing is None and rank > n_parameters:
-            statistic, freedom = found.cost, rank - n_parameters
-        made = _Fit(mixture, self.cost(mixture), found.converged, statistic, freedom)
+            statistic, freedom = descent.cost, rank - n_parameters
+        made = _Fit(mixture, self.cost(mixture), descent.converged, statistic, freedom)
         # the weights assume such a mixture, and least squares does not
         return made._replace(mixture=fit.mixture, cost=fit.cost) if made.is_misfit else made
 
@@ -251,11 +251,12 @@ def _require_enough(sketch: Sketch, k: int) -> None:
     each, m = _parameters_of_each(sketch), sketch.feature_map.n_frequencies
     n_parameters = each * k
     if n_parameters > min(2 * m, _MAX_PARAMETERS):
-        most = min(2 * m, _MAX_PARAMETERS) // each
+        n_possible = min(2 * m, _MAX_PARAMETERS) // each
+        fewer = f"Decode at most {n_possible} components, or sketch" if n_possible else "Sketch"
         raise DecodeError(
             f"n_components={k} has {n_parameters:,} parameters, for a sketch of {2 * m:,} real "
-            f"numbers; at most {_MAX_PARAMETERS:,} can be fitted. Decode at most {most} "
-            f"components, or sketch with at least {5 * n_parameters:,} frequencies."
+            f"numbers; at most {_MAX_PARAMETERS:,} can be fitted. {fewer} with at least "
+            f"{5 * n_parameters:,} frequencies."
         )
     if sketch.count < k:
         raise DecodeError(
@@ -309,24 +310,24 @@ def _starts(
     """Mixtures from which the sketch is fitted, and maximum likelihood on its rows."""
     categories = sketch.feature_map.categories
     assert categories is not None
-    begun = [] if given is None else [given]
+    starts = [] if given is None else [given]
     pilot = _pilot_mixture(sketch)
     if given is None and pilot is not None:
         found = pilot.parameters
         if pilot.n_components != k:
             drawn = pilot.sample_codes(_SIMULATED, seed=seed)
             found = fit_product(drawn, None, k, categories, seed=seed).mixture
-        begun += [found]
+        starts += [found]
     if rows is not None:
         values = np.asarray(rows.rows, dtype=np.float64)
         n_starts = 8 if given is None else 0
         fitted = fit_product(
-            values, rows.weights, k, categories, starts=begun, n_starts=n_starts, seed=seed
+            values, rows.weights, k, categories, starts=starts, n_starts=n_starts, seed=seed
         )
-        return [*begun, fitted.mixture], fitted
-    if not begun:
-        begun = _random_starts(sketch, k, np.random.default_rng(seed))
-    return begun, None
+        return [*starts, fitted.mixture], fitted
+    if not starts:
+        starts = _random_starts(sketch, k, np.random.default_rng(seed))
+    return starts, None
 
 
 def _random_starts(sketch: Sketch, k: int, rng: np.random.Generator) -> list[ProductMixture]:

@@ -11,11 +11,26 @@ import numpy as np
 
 from dask_sketch.decoders.problem import Problem, Report
 from dask_sketch.display.progress import progress_bar
+from dask_sketch.errors import DecodeError
 from dask_sketch.validation.threads import SERIAL, Threads, one_blas_thread
 
 Progress = Callable[[int, int, float], None]
-Found = TypeVar("Found")
-Fitter = Callable[[Problem, np.random.Generator, Report, Threads], Found]
+Result = TypeVar("Result")
+Fitter = Callable[[Problem, np.random.Generator, Report, Threads], Result]
+
+
+def require_callables(executor: object, progress: object) -> None:
+    """Raise an error for an executor that takes no tasks, or a progress that cannot be called."""
+    if executor is not None and not callable(getattr(executor, "submit", None)):
+        raise DecodeError(
+            f"executor={executor!r}: give a concurrent.futures.Executor, such as "
+            "client.get_executor() of a Dask client, or leave it out."
+        )
+    if progress is not None and not isinstance(progress, bool) and not callable(progress):
+        raise DecodeError(
+            f"progress={progress!r}: give True for a bar, a function, called as progress(done, "
+            "total, cost), or leave it out."
+        )
 
 
 @contextlib.contextmanager
@@ -57,12 +72,12 @@ class Reporter:
 
 
 def fit_replicates(
-    fit: Fitter[Found],
+    fit: Fitter[Result],
     problem: Problem,
     threads: Threads,
     reporter: Reporter,
     executor: Executor | None = None,
-) -> list[tuple[Found, list[float]]]:
+) -> list[tuple[Result, list[float]]]:
     """Results of all replicates with the trace of each, in their order.
 
     Parameters
@@ -79,13 +94,13 @@ def fit_replicates(
     executor
         Executor that runs each replicate in one thread; by default they run here.
     """
-    found = []
+    results = []
     if executor is None:
         for replicate in range(problem.replicates):
             reporter.trace = []
             result = fit(problem, _generator(problem, replicate), reporter, threads)
-            found.append((result, reporter.trace))
-        return found
+            results.append((result, reporter.trace))
+        return results
     running = [
         executor.submit(_fit_alone, fit, problem, replicate)
         for replicate in range(problem.replicates)
@@ -96,14 +111,14 @@ def fit_replicates(
             reporter.trace = []
             for cost in costs:
                 reporter(cost)
-            found.append((result, reporter.trace))
+            results.append((result, reporter.trace))
     finally:
         for future in running:
             future.cancel()
-    return found
+    return results
 
 
-def _fit_alone(fit: Fitter[Found], problem: Problem, replicate: int) -> tuple[Found, list[float]]:
+def _fit_alone(fit: Fitter[Result], problem: Problem, replicate: int) -> tuple[Result, list[float]]:
     """Result and trace of one replicate, in the process and thread of an executor."""
     trace: list[float] = []
     with one_blas_thread():

@@ -33,7 +33,7 @@ from dask_sketch.validation.tables import distinct_names, shorten
 
 # Of maps of several scales: ratio of two scales at most, and fraction of the frequencies that
 # resolve the smallest components.
-_SCALE_STEP, _SMALLEST_SHARE = 4.0, 0.4
+_SCALE_STEP, _SMALLEST_WEIGHT = 4.0, 0.4
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -423,13 +423,13 @@ class FeatureMap:
         steps = math.ceil(np.log(high / low).max() / math.log(_SCALE_STEP) - 1e-9)
         fractions = np.linspace(0.0, 1.0, steps + 1)[:, None]
         scales = low * (high / low) ** fractions
-        shares = np.full(steps + 1, (1.0 - _SMALLEST_SHARE) / max(steps, 1))
-        shares[0] = _SMALLEST_SHARE
+        scale_weights = np.full(steps + 1, (1.0 - _SMALLEST_WEIGHT) / max(steps, 1))
+        scale_weights[0] = _SMALLEST_WEIGHT
         return cls(
             d,
             n_frequencies,
             covariances=scales**2,
-            covariance_weights=shares,
+            covariance_weights=scale_weights,
             distribution="sparse-radius",
             seed=seed,
             dtype=dtype,
@@ -519,18 +519,19 @@ class FeatureMap:
             If the text is not a feature map, was edited, or leads to other frequencies here.
         """
         try:
-            found = specification.parse_object(text)
-            if found["schema"] != "dask-sketch/feature-map" or found["version"] != 1:
+            document = specification.parse_object(text)
+            if document["schema"] != "dask-sketch/feature-map" or document["version"] != 1:
                 raise ArtifactError(
-                    f"schema {found['schema']!r} version {found['version']!r} is not a feature "
-                    "map that this version reads: give the file of a feature map, or upgrade."
+                    f"schema {document['schema']!r} version {document['version']!r} is not a "
+                    "feature map that this version reads: give the file of a feature map, or "
+                    "upgrade."
                 )
-            feature_map = cls.from_spec(json.dumps(found["spec"]), str(found["digest"]))
-            if found.get("pilot") is not None:
+            feature_map = cls.from_spec(json.dumps(document["spec"]), str(document["digest"]))
+            if document.get("pilot") is not None:
                 pilot = Pilot.from_dict(
-                    found["pilot"], feature_map.n_features, feature_map.n_frequencies
+                    document["pilot"], feature_map.n_features, feature_map.n_frequencies
                 )
-                if found.get("pilot_checksum") != pilot.checksum:
+                if document.get("pilot_checksum") != pilot.checksum:
                     raise ArtifactError(
                         "pilot does not match pilot_checksum: the file was edited. Restore it, or "
                         "write it again with `dask-sketch design`."
@@ -538,7 +539,10 @@ class FeatureMap:
                 object.__setattr__(feature_map, "pilot", pilot)
             _ = feature_map.frequencies
         except (KeyError, InputError) as error:
-            raise ArtifactError(f"not a feature map: {error!r}") from error
+            reason = f"it has no key {error}" if isinstance(error, KeyError) else error
+            raise ArtifactError(
+                f"not a feature map: {reason}. Make one with `dask-sketch design`."
+            ) from error
         return feature_map
 
     def __repr__(self) -> str:

@@ -346,7 +346,8 @@ class SketchGroup(FrozenDataclass, Storable):
         if position is None:
             several = isinstance(label, slice) or np.ndim(label) > 0
             raise InputError(
-                f"{self.dim}={label!r}: there is no such group; there are {self.brief_labels()}."
+                f"{self.dim}={label!r}: there is no such group; there are "
+                f"{self.brief_labels()}, of dtype {self.labels.dtype}."
                 + (" For several groups, use select() or merged()." if several else "")
             )
         return self._sketch(position)
@@ -371,15 +372,15 @@ class SketchGroup(FrozenDataclass, Storable):
             return None
         labels = self.labels
         try:
-            found, (code,) = codes_of([label], 1)
-            if code < 0 or found.dtype.kind != labels.dtype.kind:
+            distinct, (code,) = codes_of([label], 1)
+            if code < 0 or distinct.dtype.kind != labels.dtype.kind:
                 return None
-            if found.dtype.kind in "Mm" and found.dtype != labels.dtype:
-                found, labels = in_one_unit([found, labels])
+            if distinct.dtype.kind in "Mm" and distinct.dtype != labels.dtype:
+                distinct, labels = in_one_unit([distinct, labels])
         except (InputError, TypeError, ValueError):  # pandas raises TypeError for a slice
             return None
-        position = int(np.searchsorted(labels, found[0]))
-        return position if position < len(labels) and labels[position] == found[0] else None
+        position = int(np.searchsorted(labels, distinct[0]))
+        return position if position < len(labels) and labels[position] == distinct[0] else None
 
     def brief_labels(self) -> str:
         """The first few labels as text, for messages."""
@@ -433,7 +434,7 @@ class SketchGroup(FrozenDataclass, Storable):
             if position is None:
                 raise InputError(
                     f"{self.dim}={label!r}: there is no such group; there are "
-                    f"{self.brief_labels()}."
+                    f"{self.brief_labels()}, of dtype {self.labels.dtype}."
                 )
         return np.unique(np.array(positions, dtype=np.intp))
 

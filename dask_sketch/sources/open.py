@@ -175,8 +175,10 @@ def open_samples(
     if opened is None:
         opened = _memory_samples(x, given, categories)
     if opened is None:
+        module = type(x).__module__
+        name = f"{'' if module == 'builtins' else f'{module}.'}{type(x).__name__}"
         raise InputError(
-            f"x of type {type(x).__module__}.{type(x).__name__} is not supported: give {_TYPES}.",
+            f"x of type {name} is not supported: give {_TYPES}.",
             parameter="x",
         )
     return _of_codes(opened, categories)
@@ -547,13 +549,13 @@ def _format_of(path: str, storage_options: dict[str, Any] | None) -> str:
     if plain.endswith((*SUFFIXES, ".zarr")):
         return "parquet" if plain.endswith(SUFFIXES) else "zarr"
     try:
-        fs, found = fsspec.core.url_to_fs(path, **(storage_options or {}))
+        fs, location = fsspec.core.url_to_fs(path, **(storage_options or {}))
         fs.invalidate_cache()
-        if is_glob(fs, found):
+        if is_glob(fs, location):
             return "parquet"
-        if not path_exists(fs, found):
+        if not path_exists(fs, location):
             raise InputError(f"x={path!r} does not exist. Check the path.")
-        names = [name.rsplit("/", 1)[-1] for name in fs.ls(found, detail=False)]
+        names = [name.rsplit("/", 1)[-1] for name in fs.ls(location, detail=False)]
     except InputError:
         raise
     except Exception as error:  # file systems fail in many ways
@@ -563,7 +565,7 @@ def _format_of(path: str, storage_options: dict[str, Any] | None) -> str:
         ) from error
     if any(name in ("zarr.json", ".zarray", ".zgroup") for name in names):
         return "zarr"
-    folders = (fs.isdir(f"{found.rstrip('/')}/{name}") for name in names if "=" not in name)
+    folders = (fs.isdir(f"{location.rstrip('/')}/{name}") for name in names if "=" not in name)
     if any("=" in name or name.lower().endswith(SUFFIXES) for name in names) or any(folders):
         return "parquet"
     return "csv" if any(name.endswith(".csv") for name in names) else "zarr"

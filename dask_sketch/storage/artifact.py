@@ -311,7 +311,9 @@ def unpacked(content: bytes, label: str = "the replacement") -> dict[str, bytes]
                 raise zipfile.BadZipFile("its parts are larger than the whole")
             return {member.filename: file.read(member) for member in members}
     except (zipfile.BadZipFile, ValueError, RuntimeError, EOFError, OSError) as error:
-        raise ArtifactError(f"{label} is damaged: {first_line(error)}.") from error
+        raise ArtifactError(
+            f"{label} is damaged ({first_line(error)}). Restore it from a copy, or make it again."
+        ) from error
 
 
 def _make_folders(fs: fsspec.AbstractFileSystem, names: Iterable[str]) -> None:

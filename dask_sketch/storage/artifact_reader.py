@@ -6,7 +6,7 @@ import contextlib
 import io
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,7 @@ MAX_BYTES = 4 * 2**30  # largest artifact: no file makes the reader allocate mor
 _ATTEMPTS = 20  # to read a store that is replaced again and again
 _REMOTE_ATTEMPTS = 3  # more, at a URL
 _PAUSE = 0.02  # seconds for the moment of a replacement
+_MAX_NAMED = 5  # kinds of artifacts that an error names
 _REMEDIES = {
     "dask-sketch/sketch-group": "It holds a sketch for each of several groups: "
     "dask_sketch.open(store)[label] reads the sketch of one group, --group LABEL in the shell.",
@@ -149,11 +150,11 @@ def _store_of(objects: Mapping[str, bytes]) -> MemoryStore:
 def _identity(path: Path | None) -> tuple[int, ...] | None:
     """Numbers of a local folder, which change when it is replaced; None if there is none."""
     try:
-        found = None if path is None else path.stat()
+        status = None if path is None else path.stat()
     except OSError:
         return None
     # the number of a removed folder may be that of the next one, made later
-    return None if found is None else (found.st_dev, found.st_ino, found.st_ctime_ns)
+    return None if status is None else (status.st_dev, status.st_ino, status.st_ctime_ns)
 
 
 def _is_replaced(path: Path | None, before: tuple[int, ...] | None) -> bool:
@@ -227,7 +228,7 @@ def _read(
     max_bytes: int,
 ) -> xr.Dataset:
     """Read a dataset once."""
-    noun = " or ".join(_noun(schema) for schema in versions)
+    noun = _nouns(versions)
     try:
         # Only format 3 is read: codecs of format 2 can hold pickle.
         source = guarded(store, storage_options)
@@ -235,15 +236,10 @@ def _read(
         schema, version = group.attrs.get("schema"), group.attrs.get("schema_version")
     except ContainsArrayError as error:
         raise ArtifactError(
-            f"store={str(store)!r} holds an array, not a {noun}. Use sketch() for samples."
+            f"store={str(store)!r} holds an array, not {noun}. Use sketch() for samples."
         ) from error
     except Exception as error:  # file systems and damaged metadata fail in many ways
-        path = local_path(store)
-        state = "does not exist" if path is not None and not path.exists() else "cannot be read"
-        raise ArtifactError(
-            f"store={str(store)!r} {state}, expected a {noun} ({first_line(error)}). Check the "
-            "path or the URL."
-        ) from error
+        raise _unreadable(store, noun, error) from error
     _require_schema(schema, version, versions, str(store))
     schema = str(schema)
     try:
@@ -259,13 +255,27 @@ def _read(
     return dataset
 
 
+def _unreadable(store: Any, noun: str, error: Exception) -> ArtifactError:
+    """Error of a path, URL or store without a readable group."""
+    path = local_path(store)
+    state, remedy = f"cannot be read ({first_line(error)})", "Check the path or the URL."
+    if path is None:
+        if isinstance(error, TypeError) and not isinstance(store, str):
+            state, remedy = f"is of type {type(store).__name__}", "Give a path, URL or Zarr store."
+    elif not path.exists():
+        state = "does not exist"
+    elif not path.is_dir():
+        state = "cannot be read (it is a file)"
+    elif isinstance(error, FileNotFoundError):
+        state = "cannot be read (it is a folder without a Zarr group of format 3)"
+    return ArtifactError(f"store={str(store)!r} {state}, expected {noun}. {remedy}")
+
+
 def _require_schema(schema: object, version: object, versions: Versions, store: str) -> None:
     """Refuse other artifacts and other versions."""
-    noun = " or ".join(_noun(name) for name in versions)
     if not isinstance(schema, str) or schema not in versions:
         raise ArtifactError(
-            f"store={store!r} is not a {noun}: schema={schema!r}, expected "
-            f"{' or '.join(map(repr, versions))}. "
+            f"store={store!r} is not {_nouns(versions)}: schema={schema!r}. "
             + _REMEDIES.get(str(schema), "Give an artifact that this package wrote.")
         )
     given = versions[schema]
@@ -325,6 +335,21 @@ def _variable(array: zarr.Array[Any]) -> xr.Variable:
     dims = getattr(array.metadata, "dimension_names", None) or ()
     attrs = {name: value for name, value in array.attrs.items() if name != "_FillValue"}
     return xr.Variable(dims, np.asarray(array[...]), attrs)
+
+
+def _nouns(schemas: Iterable[str]) -> str:
+    """Names of the kinds of artifacts that are accepted, with an article.
+
+    Examples
+    --------
+    >>> _nouns(["dask-sketch/sketch", "dask-sketch/sketch-group"])
+    'a sketch or sketch group'
+    """
+    nouns = [_noun(schema) for schema in schemas]
+    if len(nouns) > _MAX_NAMED:
+        n_others = len(nouns) - _MAX_NAMED
+        return f"a {', '.join(nouns[:_MAX_NAMED])} or one of {n_others} other kinds of artifacts"
+    return f"a {' or '.join(nouns)}"
 
 
 def _noun(schema: str) -> str:

@@ -34,7 +34,7 @@ def test_refuses_a_bad_number_of_components(sketch, value):
         ({"method": "em"}, "method='em'.* cl-ompr, cl-omp, splitting"),
         ({"method": "start"}, "method='start'"),
         ({"model": "cauchy"}, "model='cauchy'.* gaussian, isotropic"),
-        ({"refine": "fast"}, "refine='fast'.* efficient"),
+        ({"refine": "fast"}, "refine='fast'.*'efficient'"),
         ({"refine": "efficient", "model": "dirac", "method": "cl-omp"}, "model='dirac'"),
         ({"refine": "efficient", "method": "density"}, "refine='efficient' with method='density'"),
         ({"merge": True, "model": "dirac"}, "merge=True with method='density'"),
