@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from dask_sketch.display.html import card, html_table
 from dask_sketch.display.text import text_table
@@ -159,8 +159,3 @@ def fit_reference(
     seconds = time.perf_counter() - start
     weights = fit.weights_ / fit.weights_.sum()
     return GaussianMixture(weights, fit.means_, fit.covariances_), seconds, int(fit.n_iter_)
-
-
-def single_gaussian(mean: NDArray[np.float64], variance: NDArray[np.float64]) -> GaussianMixture:
-    """One Gaussian of diagonal covariance, as a baseline."""
-    return GaussianMixture(np.ones(1), mean[None, :], variance[None, :])

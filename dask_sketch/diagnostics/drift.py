@@ -250,27 +250,6 @@ def _spread(sketch: Sketch, model: GaussianMixture | Centroids | None, seed: int
 
 
 @dataclass(frozen=True)
-class FeatureChanges:
-    """Changes of each feature between two samples; all of shape (n_features,).
-
-    Attributes
-    ----------
-    before, after
-        Means of both samples.
-    deviation_before, deviation_after
-        Standard deviations of both samples.
-    errors
-        Difference of the means in standard errors, for independent samples.
-    """
-
-    before: Array
-    after: Array
-    deviation_before: Array
-    deviation_after: Array
-    errors: Array
-
-
-@dataclass(frozen=True)
 class ComponentChange:
     """Change of a component between two models.
 
@@ -290,44 +269,6 @@ class ComponentChange:
     weight: float
     weight_before: float
     distance: float
-
-
-def feature_changes(before: Sketch, after: Sketch) -> FeatureChanges:
-    """Compare means and deviations of the features of two sketches that share no samples.
-
-    Parameters
-    ----------
-    before, after
-        Sketches of at least one sample each, with the same number of features.
-
-    Returns
-    -------
-    changes
-        Moments of both samples, and differences of the means in standard errors.
-
-    Examples
-    --------
-    >>> from dask_sketch.features import FeatureMap
-    >>> from dask_sketch import partial_sketch
-    >>> feature_map = FeatureMap(1, 20, scale=1.0)
-    >>> a, b = (partial_sketch([[x], [x + 2.0]], feature_map) for x in (0.0, 3.0))
-    >>> found = feature_changes(a, b)
-    >>> float(found.before[0]), float(found.after[0]), float(found.errors[0])
-    (1.0, 4.0, 3.0)
-    """
-    maps = {"before": before.feature_map, "after": after.feature_map}
-    require_common_names({name: one.feature_names for name, one in maps.items()})
-    first, second = before.variance, after.variance
-    counts = [
-        one.effective_count * (1.0 if one.missing is None else one.observed.feature_fractions)
-        for one in (before, after)
-    ]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        error = np.sqrt(first / counts[0] + second / counts[1])
-    difference = after.mean - before.mean
-    with np.errstate(divide="ignore", invalid="ignore"):
-        errors = np.where(difference == 0.0, 0.0, difference / error)
-    return FeatureChanges(before.mean, after.mean, np.sqrt(first), np.sqrt(second), errors)
 
 
 def component_changes(
@@ -376,14 +317,14 @@ def component_changes(
     )
     rows, columns = linear_sum_assignment(np.minimum(distances, 1e6))
     pairs = dict(zip(rows.tolist(), columns.tolist(), strict=True))
-    found = []
+    changes = []
     for k, weight in enumerate(after.weights):
         j = pairs.get(k, -1)
         old = float(before.weights[j]) if j >= 0 else 0.0
         far = float(distances[k, j]) if j >= 0 else np.nan
-        found.append(ComponentChange(k, j, float(weight), old, far))
+        changes.append(ComponentChange(k, j, float(weight), old, far))
     left = sorted(set(range(before.n_components)) - set(pairs.values()))
-    return found + [ComponentChange(-1, j, 0.0, float(before.weights[j]), np.nan) for j in left]
+    return changes + [ComponentChange(-1, j, 0.0, float(before.weights[j]), np.nan) for j in left]
 
 
 def _means(model: GaussianMixture | Centroids) -> Array:

@@ -13,7 +13,6 @@ from dask_sketch.diagnostics.drift import (
     component_changes,
     drift,
     drifts_between,
-    feature_changes,
 )
 from dask_sketch.errors import InputError, MergeError
 from dask_sketch.models import random_mixture
@@ -156,28 +155,6 @@ def test_what_cannot_be_compared() -> None:
 PLANE = FeatureMap(2, 40, scale=1.0)
 
 
-def test_features_are_in_standard_errors() -> None:
-    found = []
-    for seed in range(200):
-        rng = np.random.default_rng(seed)
-        a = partial_sketch(rng.normal(scale=[1, 9], size=(300, 2)), PLANE)
-        b = partial_sketch(rng.normal(scale=[1, 9], size=(50, 2)), PLANE)
-        found.append(feature_changes(a, b).errors)
-    assert np.std(found, axis=0) == pytest.approx([1.0, 1.0], rel=0.2)
-
-
-def test_features_that_moved() -> None:
-    rng = np.random.default_rng(0)
-    a, b = rng.normal(size=(2, 1000, 2))
-    found = feature_changes(partial_sketch(a, PLANE), partial_sketch(b * [1, 2] + [3, 0], PLANE))
-    assert found.after - found.before == pytest.approx([3, 0], abs=0.3)
-    assert found.deviation_after / found.deviation_before == pytest.approx([1, 2], rel=0.1)
-    assert found.errors[0] > 50
-    assert abs(found.errors[1]) < 4
-    same = partial_sketch(np.ones((5, 2)), PLANE)
-    assert list(feature_changes(same, same).errors) == [0.0, 0.0]
-
-
 def test_components_are_paired_whatever_their_order() -> None:
     rng = np.random.default_rng(3)
     means, order = 10.0 * rng.normal(size=(6, 2)), rng.permutation(6)
@@ -217,7 +194,6 @@ def test_features_of_other_names_are_refused():
     for run, argument in (
         (lambda: drift(a, a, model=other), "model"),
         (lambda: drifts_between({"x": a, "y": a}, model=other), "model"),
-        (lambda: feature_changes(a, b), "after"),
         (lambda: component_changes(one, other, a), "after"),
         (lambda: component_changes(one, one, b), "sketch"),
     ):

@@ -15,7 +15,7 @@ import pytest
 
 import dask_sketch as ds
 from dask_sketch import decode, design, diagnose, plan, sketch
-from dask_sketch.diagnostics.comparison import Comparison, Contender, fit_reference, single_gaussian
+from dask_sketch.diagnostics.comparison import Comparison, Contender, fit_reference
 from dask_sketch.diagnostics.report import Section, write_report
 from dask_sketch.display.theme import SCHEMES
 from dask_sketch.errors import InputError
@@ -156,7 +156,8 @@ def test_little_is_enough(tmp_path: Path) -> None:
     rows = random_mixture(1, 1, seed=0).sample(200)
     feature_map = design(rows, n_components=1, scale=1.0)  # so there is no fit to show
     found = sketch(rows, feature_map)
-    path = write_report(tmp_path / "small.html", found, single_gaussian(found.mean, found.variance))
+    single = ds.GaussianMixture([1.0], found.mean[None], found.variance[None])
+    path = write_report(tmp_path / "small.html", found, single)
     images = [tag for tag, _ in Page(path.read_text()).tags if tag == "svg"]
     assert len(images) == 2
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 import zarr
 
 from dask_sketch.cli.demo import Pipeline, bytes_of, working_folder
@@ -20,11 +21,11 @@ from dask_sketch.diagnostics.comparison import (
     Contender,
     fit_reference,
     require_extras,
-    single_gaussian,
 )
 from dask_sketch.diagnostics.report import write_report
 from dask_sketch.errors import InputError
 from dask_sketch.features.design import default_n_frequencies
+from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.partial import partial_sketch
 from dask_sketch.speech.audio_files import list_recordings
 from dask_sketch.speech.write import write_features
@@ -95,7 +96,8 @@ def run_recordings(
         fitted = pipeline.fit(store, n_components, size)
         with pipeline.step("scikit-learn", "fitting scikit-learn's to the same frames"):
             reference, seconds, n_iter = fit_reference(train, n_components, seed)
-        single = single_gaussian(fitted.sketch.mean, fitted.sketch.variance)
+        moments = fitted.sketch.mean, fitted.sketch.variance
+        single = GaussianMixture(np.ones(1), *(each[None] for each in moments))
         with pipeline.step("score", f"scoring on {len(heldout):,} frames of other recordings"):
             contenders = (
                 Contender(
