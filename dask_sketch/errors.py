@@ -116,7 +116,7 @@ def install_command(extra: str) -> str:
         required = metadata.requires(_NAME) or []
     except metadata.PackageNotFoundError:  # a folder of sources on the path
         required = []
-    found: list[str] = []
+    requirements: list[str] = []
     left = [extra]
     while left:
         marker = re.compile(rf"extra == ['\"]{re.escape(left.pop())}['\"]")
@@ -127,7 +127,9 @@ def install_command(extra: str) -> str:
             if inner := re.fullmatch(rf"{_NAME}\[(.+)\]", requirement):
                 left += inner[1].split(",")
             else:
-                found.append(repr(requirement) if set(requirement) & set("[]<>") else requirement)
-    if not found:
+                requirements.append(
+                    repr(requirement) if set(requirement) & set("[]<>") else requirement
+                )
+    if not requirements:
         return f"pip install '.[{extra}]' in the folder of the sources of {_NAME}"
-    return f"pip install {' '.join(found)}"
+    return f"pip install {' '.join(requirements)}"

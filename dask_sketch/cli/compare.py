@@ -131,7 +131,7 @@ def compare(
         ]
     given = _given(method=method, fold=fold, level=level, tolerance=tolerance)
     with warnings.catch_warnings(record=True) as caught:
-        found = compare_groups(sides[0], sides[1], **given, **order, seed=seed)
+        test = compare_groups(sides[0], sides[1], **given, **order, seed=seed)
     for one in caught:
         warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
     page = {}
@@ -147,7 +147,7 @@ def compare(
             report,
             sides[0],
             sides[1],
-            found,
+            test,
             names=_names(first, second),
             **order,
             seed=seed,
@@ -158,8 +158,8 @@ def compare(
             ),
         )
         page = {"report": str(path)}
-    text = repr(found) + (f"\n\nreport  {report}" if page else "")
-    run.answer(found.as_dict() | page, text)
+    text = repr(test) + (f"\n\nreport  {report}" if page else "")
+    run.answer(test.as_dict() | page, text)
 
 
 def _strata(
@@ -173,15 +173,15 @@ def _strata(
     if labels is None:
         raise click.UsageError("give --labels: the CSV file with the column of the strata.")
     options = for_url(labels, storage_options)
-    found = read_column(labels, units.labels, key, strata, options, name="strata")
-    missing = next((label for label in units if label not in found), None)
+    by_label = read_column(labels, units.labels, key, strata, options, name="strata")
+    missing = next((label for label in units if label not in by_label), None)
     if missing is not None:
         raise InputError(
             f"labels={labels!r} has no row for the {units.dim} {missing!s}: add it, or leave the "
             "unit out of the sketches.",
             parameter="labels",
         )
-    return [found[label] for label in units]
+    return [by_label[label] for label in units]
 
 
 @click.command(
@@ -320,14 +320,14 @@ def _map_of_sketches(path: str, storage_options: dict[str, Any] | None) -> Featu
     from dask_sketch.cli.open import open_map
     from dask_sketch.features.feature_map import FeatureMap
 
-    found = open_map(path, storage_options)
-    if not isinstance(found, FeatureMap):
+    feature_map = open_map(path, storage_options)
+    if not isinstance(feature_map, FeatureMap):
         raise InputError(
             f"map={path!r} holds second moments, which are correlations alone: give a feature map "
             "or a sketch.",
             parameter="map_path",
         )
-    return found
+    return feature_map
 
 
 def _columns(text: str, feature_map: FeatureMap) -> list[str | int]:
@@ -406,15 +406,15 @@ def drift(
     )
     with open_job_ledger(job, storage_options) as ledger:
         settings = drift_settings(job) | given
-        found = ledger.drift(**settings, seed=seed)
+        test = ledger.drift(**settings, seed=seed)
         since = None
-        if found.is_different:
+        if test.is_different:
             unit, same = settings.get("unit", "partition"), settings.get("strata")
             dependent = settings.get("serial", False)
             since = find_last_change(ledger, unit, same, seed, serial=dependent)
     values = {"since": None if since is None else since.as_dict()}
-    run.answer(found.as_dict() | values, repr(found) + ("" if since is None else f"\n\n{since}"))
-    if found.is_different:
+    run.answer(test.as_dict() | values, repr(test) + ("" if since is None else f"\n\n{since}"))
+    if test.is_different:
         raise click.exceptions.Exit(ALARM)
 
 

@@ -128,14 +128,14 @@ def _grid_of(path: str, options: dict[str, Any] | None) -> MomentGrid:
     from dask_sketch.cli.open import open_any
     from dask_sketch.sketching.second_moments import SecondMoments
 
-    found = open_any(path, storage_options=options)
-    if not isinstance(found, SecondMoments):
+    artifact = open_any(path, storage_options=options)
+    if not isinstance(artifact, SecondMoments):
         raise InputError(
-            f"like={path!r} is of type {type(found).__name__}: give second moments, which "
+            f"like={path!r} is of type {type(artifact).__name__}: give second moments, which "
             "`pca --moments` wrote.",
             parameter="like",
         )
-    return found.grid
+    return artifact.grid
 
 
 def _summed(

@@ -96,8 +96,8 @@ def learn(
         if is_same_place(report, output):
             raise click.UsageError(f"--output and --report are both {report!r}: give two paths.")
         refuse_existing_page(report, overwrite)
-    found = open_group(groups, storage_options=for_url(groups, storage_options))
-    y = read_targets(labels, found.labels, key, target, for_url(labels, storage_options))
+    sketches = open_group(groups, storage_options=for_url(groups, storage_options))
+    y = read_targets(labels, sketches.labels, key, target, for_url(labels, storage_options))
     numbers = next(iter(y.values()), 0.0)
     if task is None:
         task = "regression" if isinstance(numbers, float) else "classification"
@@ -113,10 +113,10 @@ def learn(
     units = None
     if leave_out is not None:
         options = for_url(labels, storage_options)
-        units = read_column(labels, found.labels, key, leave_out, options, name="leave_out")
-    model = estimators[task](**settings, random_state=seed).fit(found, y, groups=units)
+        units = read_column(labels, sketches.labels, key, leave_out, options, name="leave_out")
+    model = estimators[task](**settings, random_state=seed).fit(sketches, y, groups=units)
     model.to_zarr(output, overwrite=overwrite, storage_options=for_url(output, storage_options))
-    values = model.as_dict() | {"n_groups": len(found.labels), "output": output}
+    values = model.as_dict() | {"n_groups": len(sketches.labels), "output": output}
     shown = describe(values | {"feature_map": None, "output": None}) | {"written to": output}
     if report is not None:
         from dask_sketch.distributions import write_learning
@@ -129,7 +129,7 @@ def learn(
         write_learning(
             report,
             model,
-            found,
+            sketches,
             y,
             target=target or "the target",
             left_out_together=units,
@@ -310,15 +310,15 @@ def read_column(
             f"{name}={column!r} holds the labels of the groups: choose another column.",
             parameter=name,
         )
-    found = dict(zip(_as_labels(table[key], labels.dtype, path), table[column], strict=True))
-    if len(found) < len(table):
+    by_label = dict(zip(_as_labels(table[key], labels.dtype, path), table[column], strict=True))
+    if len(by_label) < len(table):
         twice = table[key][table[key].duplicated()]
         label = twice.iloc[0] if len(twice) else "a group"
         raise InputError(
             f"key={key!r}: {path} has {label} twice; give one row for each group.", parameter="key"
         )
     wanted = labels if labels.dtype.kind in "mM" else labels.tolist()
-    values = {label: found[label] for label in wanted if label in found}
+    values = {label: by_label[label] for label in wanted if label in by_label}
     for label, value in values.items():
         if not value.strip():
             raise InputError(
@@ -400,7 +400,7 @@ def _of_groups(
 
     feature_map = fitted.features_.feature_map_
     if opening["groups"] is None:
-        found = open_group(data, storage_options=for_url(data, opening["storage_options"]))
+        sketches = open_group(data, storage_options=for_url(data, opening["storage_options"]))
     elif feature_map is None:
         raise InputError(
             "groups: the model was fitted to an array, and not to sketches.", parameter="groups"
@@ -408,12 +408,12 @@ def _of_groups(
     else:
         chosen = with_columns_of(feature_map, opening, data)
         with run.cluster():
-            found = sketch(run.path(data), feature_map, **chosen).compute(progress=run.progress)
-    columns = {found.dim: found.labels, "prediction": fitted.predict(found)}
+            sketches = sketch(run.path(data), feature_map, **chosen).compute(progress=run.progress)
+    columns = {sketches.dim: sketches.labels, "prediction": fitted.predict(sketches)}
     if level is not None:
-        columns["lower"], columns["upper"] = fitted.predict_interval(found, level=level).T
+        columns["lower"], columns["upper"] = fitted.predict_interval(sketches, level=level).T
     if probabilities:
-        for name, values in zip(fitted.classes_, fitted.predict_proba(found).T, strict=True):
+        for name, values in zip(fitted.classes_, fitted.predict_proba(sketches).T, strict=True):
             columns[f"probability of {name}"] = values
     return pd.DataFrame(columns)
 

@@ -362,9 +362,11 @@ def merge(
 
     refuse_existing(output, overwrite, storage_options)
     local = [(path, local_path(path)) for path in sketches]
-    places = [path.rstrip("/") if found is None else str(found.resolve()) for path, found in local]
-    for path, place in zip(sketches, places, strict=True):
-        if places.count(place) > 1:
+    resolved = [
+        path.rstrip("/") if found is None else str(found.resolve()) for path, found in local
+    ]
+    for path, place in zip(sketches, resolved, strict=True):
+        if resolved.count(place) > 1:
             raise InputError(f"{path} is given more than once, and its rows would count as often: "
                              "give each sketch once.", parameter="sketches")  # fmt: skip
     found = [open_any(path, storage_options=storage_options) for path in sketches]

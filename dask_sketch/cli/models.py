@@ -199,7 +199,7 @@ def polish(
     start: Any = open_model(model, storage_options=for_url(model, options))
     opening = with_columns_of(start, opening, data)
     with run.cluster():
-        found = improve(
+        polished = improve(
             start,
             run.path(data),
             CONVERGED if until_converged else passes or 2,
@@ -207,8 +207,8 @@ def polish(
             **choices,
             **opening,
         )
-    found.to_zarr(output, overwrite=overwrite, storage_options=for_url(output, options))
-    values = found.as_dict()
+    polished.to_zarr(output, overwrite=overwrite, storage_options=for_url(output, options))
+    values = polished.as_dict()
     run.answer(values | {"output": output}, describe(values) | {"written to": output})
 
 
@@ -244,16 +244,16 @@ def score(run: Run, data: str, model: str, opening: dict[str, Any]) -> None:
     with run.cluster() as client:
         path = run.path(data)
         both = [apply(fitted, method, path, **opening), count_missing(fitted, path, **opening)]
-        begun = time.perf_counter()
-        found, (n_rows, incomplete, empty) = compute_together(both, client, run.progress, method)
-        seconds = time.perf_counter() - begun
+        start = time.perf_counter()
+        total, (n_rows, incomplete, empty) = compute_together(both, client, run.progress, method)
+        seconds = time.perf_counter() - start
     if incomplete:
         warn_user(
             f"{incomplete:,} of {n_rows:,} rows have missing values, {empty:,} of them no value at "
             "all: they count by the density of their other values, which is larger. Compare with "
             "scores of complete rows only where you leave such rows out."
         )
-    result = float(found)
+    result = float(total)
     key = "score" if method == "score" else "mean_squared_distance"
     counts = {"n_samples": n_rows, "incomplete": incomplete}
     run.answer(

@@ -87,16 +87,16 @@ def open_one(
         if group is not None:
             raise InputError(f"group={group!r}: {path} holds no groups; leave it out.")
         return open_sketch(path, storage_options=options)
-    found = open_group(path, storage_options=options)
+    sketches = open_group(path, storage_options=options)
     if group is None:
         raise InputError(
-            f"{path} holds sketches of groups: name one of {found.brief_labels()}.",
+            f"{path} holds sketches of groups: name one of {sketches.brief_labels()}.",
             parameter="group",
         )
-    texts = {str(label): label for label in found}
+    texts = {str(label): label for label in sketches}
     if group not in texts:
-        raise InputError(f"group={group!r}: choose one of {found.brief_labels()}.")
-    return found[texts[group]]
+        raise InputError(f"group={group!r}: choose one of {sketches.brief_labels()}.")
+    return sketches[texts[group]]
 
 
 def open_map(path: str, storage_options: dict[str, Any] | None) -> FeatureMap | MomentGrid:

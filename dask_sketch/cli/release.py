@@ -76,15 +76,15 @@ def privatise(
     if (low is None) != (high is None):
         raise click.UsageError("give both --low and --high, or neither.")
     refuse_existing(output, overwrite, storage_options)
-    found = open_one(sketch, group, storage_options=storage_options)
+    source = open_one(sketch, group, storage_options=storage_options)
     bounds = None
     if low is not None and high is not None:
-        d = found.feature_map.n_features
+        d = source.feature_map.n_features
         for name, given in (("--low", low), ("--high", high)):
             if len(given) not in (1, d):
                 raise click.UsageError(f"{name}: give one number, or one for each of {d} features.")
         bounds = np.stack([np.broadcast_to(given, d) for given in (low, high)])
-    result = privatise(found, bounds=bounds, **choices)
+    result = privatise(source, bounds=bounds, **choices)
     result.to_zarr(output, overwrite=overwrite, storage_options=for_url(output, storage_options))
     assert result.privacy is not None
     shown = describe(result.as_dict() | {"feature_map": None})

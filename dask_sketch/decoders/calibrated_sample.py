@@ -354,14 +354,14 @@ def calibrate_rows(
     for smallest in range(len(_RIDGES)):  # columns that depend on each other need larger ridges
         ridges = np.array(_RIDGES[smallest:])
         try:
-            found = _calibrated(constraints, base, gram, ridges, held, start)
+            calibrated = _calibrated(constraints, base, gram, ridges, held, start)
         except linalg.LinAlgError:
             continue
         chance = float(gram.diagonal()[:-1].mean() * (base @ base))
-        ratio = min(found.discrepancy_after, start) / chance
+        ratio = min(calibrated.discrepancy_after, start) / chance
         if sketch.sample is not None and ratio > _UNLIKE and n_held >= _MIN_HELD:
             _warn_of_rows(sketch, len(values), ratio)
-        return found
+        return calibrated
     _warn_of_rows(sketch, len(values))
     return _uncalibrated(values, base, used, n_held)
 

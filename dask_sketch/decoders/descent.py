@@ -181,14 +181,14 @@ def descend(
 
     lower, upper = _bounds(objective, n_atoms)
     start = np.concatenate([weights, theta.ravel()])
-    found = minimise_within(cost, start / stretch, lower / stretch, upper / stretch, stop)
-    best = np.clip(found.x * stretch, lower, upper)
+    minimum = minimise_within(cost, start / stretch, lower / stretch, upper / stretch, stop)
+    best = np.clip(minimum.x * stretch, lower, upper)
     return Fit(
         weights=best[:n_atoms],
         theta=best[n_atoms:].reshape(n_atoms, -1),
-        cost=found.value * unit,
-        converged=found.converged,
-        message=found.message,
+        cost=minimum.value * unit,
+        converged=minimum.converged,
+        message=minimum.message,
     )
 
 

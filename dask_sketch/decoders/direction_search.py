@@ -152,8 +152,8 @@ def _starts(weights: Array, means: Array) -> list[tuple[Array, Array]]:
     lengths = np.linalg.norm(means, axis=1)
     held = np.where(lengths > 0.0, lengths, 1.0)[:, None]
     k = concentrations_of(np.clip(lengths, _SHORTEST, _LONGEST), means.shape[1])
-    share = np.maximum(weights, 1e-3 / len(weights))
-    return [(share, factor * k[:, None] * (means / held)) for factor in _FACTORS]
+    fractions = np.maximum(weights, 1e-3 / len(weights))
+    return [(fractions, factor * k[:, None] * (means / held)) for factor in _FACTORS]
 
 
 def fit_replicate(
@@ -205,13 +205,13 @@ def fit_with_rows(
     for _ in range(_N_STARTS):
         seed = int(rng.integers(2**31))
         starts.append(fit_centroids(rows, calibrated.weights, k, seed=seed).centers)
-    begun = []
+    first = []
     for start in starts:
         found = spherical_kmeans(rows, weights=calibrated.weights, starts=[start])
         cosine = 1.0 - 0.5 * found.inertia
         common = concentrations_of(np.full(k, cosine), problem.n_features)
-        begun.append((np.maximum(found.weights, 1e-3 / k), found.centers, common))
-    best = fit_directions(rows, calibrated.weights, begun)
+        first.append((np.maximum(found.weights, 1e-3 / k), found.centers, common))
+    best = fit_directions(rows, calibrated.weights, first)
     theta = best.concentrations[:, None] * best.directions
     target = _target(problem)
     likeliest = Fit(best.weights, theta, np.inf, best.converged)

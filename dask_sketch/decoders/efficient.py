@@ -208,18 +208,18 @@ def _metric_of_start(
     """Metric of a fit that cannot be refined, with a warning; an error if it has none."""
     weights = fit.weights / fit.weights.sum()
     deviations = np.sqrt(np.maximum(objective.space.variances(fit.theta), 0.0))
-    place = f"a mixture of {len(fit.theta)} components, whose standard deviations are from "
-    place += f"{deviations.min():.2g} to {deviations.max():.2g} scales of the feature map"
+    spread = f"a mixture of {len(fit.theta)} components, whose standard deviations are from "
+    spread += f"{deviations.min():.2g} to {deviations.max():.2g} scales of the feature map"
     remedy = "Decode fewer components, or covariance_type='diag'"
     try:
         metric = _Metric(objective, weights, fit.theta, block_size, single, errors, test)
     except linalg.LinAlgError as error:
         raise DecodeError(
-            f"the sketch has no metric at {place}: a component is far wider than the data, or "
+            f"the sketch has no metric at {spread}: a component is far wider than the data, or "
             f"flat. {remedy}."
         ) from error
     warn_user(
-        f"the fit could not be refined from {place}: it is of least squares, and its standard "
+        f"the fit could not be refined from {spread}: it is of least squares, and its standard "
         f"errors are rough. {remedy}."
     )
     return metric
@@ -315,7 +315,7 @@ class _FreeParameters:
         """
         n_free_weights, p = len(self._alive) - 1, self._shape[1]
         of_weights = (self._basis.T / weights[self._alive]) @ self._basis
-        found = [(np.arange(n_free_weights), inverse_root(of_weights))] if n_free_weights else []
+        roots = [(np.arange(n_free_weights), inverse_root(of_weights))] if n_free_weights else []
         for k in self._alive:
             rows = np.flatnonzero(self._atoms // p == k)
             own = objective.space.complete_information(theta[k])
@@ -324,16 +324,16 @@ class _FreeParameters:
             chosen = self._atoms[rows] % p
             if len(chosen):
                 root = inverse_root(weights[k] * own[np.ix_(chosen, chosen)])
-                found.append((n_free_weights + rows, root))
-        return found
+                roots.append((n_free_weights + rows, root))
+        return roots
 
     def of_atom(self, covariance: Array, k: int) -> Array:
         """Covariance (p, p) of the parameters of an atom, from the covariance of the free ones."""
         p = self._shape[1]
         own = np.flatnonzero(self._atoms // p == k)
-        places, rows = self._atoms[own] % p, len(self._alive) - 1 + own
+        columns, rows = self._atoms[own] % p, len(self._alive) - 1 + own
         out = np.zeros((p, p))
-        out[np.ix_(places, places)] = covariance[np.ix_(rows, rows)]
+        out[np.ix_(columns, columns)] = covariance[np.ix_(rows, rows)]
         return out
 
     def all_variances(self, covariance: Array) -> Array:

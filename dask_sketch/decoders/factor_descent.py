@@ -46,7 +46,7 @@ _LIGHTEST = 1e-8  # weight of a component at the start, as a fraction of all
 _FLAT, _FLAT_LOADING = 1e-4, 0.1
 _LARGEST_FALL, _LARGEST_RISE = 0.3, 10.0  # of a noise variance in one step of the refinement
 _NARROWEST = 0.1  # eigenvalue of the first matrices, in units of the variances
-_LOST_SHARE = 1e-3  # of the variance of a feature: noise that hardly widens the density
+_LOST_FRACTION = 1e-3  # of the variance of a feature: noise that hardly widens the density
 
 
 class FactorSpace(ParameterSpace):
@@ -257,8 +257,8 @@ class FactorObjective(Objective):
         """:meth:`cost_gradient` for frequencies that touch few features."""
         d, k = self.space.n_features, len(theta)
         padded = -(-k // MULTIPLE) * MULTIPLE
-        shares = np.zeros(padded)
-        shares[:k] = weights
+        fractions = np.zeros(padded)
+        fractions[:k] = weights
         factors = np.moveaxis(self.space.factors(theta), 0, 2)
         table = np.zeros((d, factors.shape[1] + 1, padded))  # means, loadings, noise variances
         table[:, 0, :k] = (-0.5 / np.pi) * theta[:, :d].T
@@ -270,7 +270,13 @@ class FactorObjective(Objective):
             found = np.zeros(1), np.zeros(padded), np.zeros_like(table)
             target = self.target[0][block], self.target[1][block]
             add_factor_gradient(
-                features[block], values[block], self._envelope[block], shares, table, target, found
+                features[block],
+                values[block],
+                self._envelope[block],
+                fractions,
+                table,
+                target,
+                found,
             )
             return found
 
@@ -314,8 +320,8 @@ class FactorObjective(Objective):
 
         parts = zip(*self._for_blocks(sums, theta), strict=True)
         products, squares = (np.sum(part, axis=0) for part in parts)
-        shares = np.maximum(weights, _LIGHTEST)[:, None, None]
-        return np.asarray(-products / np.maximum(shares * squares, 1e-300))
+        fractions = np.maximum(weights, _LIGHTEST)[:, None, None]
+        return np.asarray(-products / np.maximum(fractions * squares, 1e-300))
 
 
 def data_factors(objective: Objective, theta: Array) -> Array | None:
@@ -381,8 +387,8 @@ def descend_factors(
     k, d = len(theta), objective.space.n_features
     noise = slice(d, 2 * d)
     theta = objective.space.clip(theta)
-    shares = np.maximum(weights / weights.sum(), _LIGHTEST)
-    units = _units(objective, shares, theta)
+    fractions = np.maximum(weights / weights.sum(), _LIGHTEST)
+    units = _units(objective, fractions, theta)
 
     def unpacked(x: npt.NDArray[np.float64]) -> tuple[Array, Array]:
         variables = x * units
@@ -401,22 +407,22 @@ def descend_factors(
 
     low = np.full(theta.shape, -np.inf)
     low[:, noise] = np.log(objective.space.lower[noise])
-    begun = theta.copy()
-    begun[:, noise] = np.log(theta[:, noise])
+    start = theta.copy()
+    start[:, noise] = np.log(theta[:, noise])
     bounds = np.concatenate([np.full(k, -np.inf), low.ravel()])
-    found = optimize.minimize(
+    minimum = optimize.minimize(
         evaluate,
-        np.concatenate([np.log(shares), begun.ravel()]) / units,
+        np.concatenate([np.log(fractions), start.ravel()]) / units,
         jac=True,
         method="L-BFGS-B",
         bounds=optimize.Bounds(bounds / units, np.inf),
         options={"maxiter": n_iterations, "maxcor": _MEMORY, "ftol": _TOLERANCE, "gtol": 0.0},
     )
-    own, atoms = unpacked(found.x)
+    own, atoms = unpacked(minimum.x)
     atoms = objective.space.clip(atoms)
     cost = objective.cost(own, atoms)
-    converged = bool(found.success)
-    return Fit(own, atoms, cost, converged, str(found.message), objective.n_evaluations)
+    converged = bool(minimum.success)
+    return Fit(own, atoms, cost, converged, str(minimum.message), objective.n_evaluations)
 
 
 def _units(objective: FactorObjective, weights: Array, theta: Array) -> Array:
@@ -440,11 +446,11 @@ def warn_of_lost_width(factors: Array) -> None:
         Noise variances and loadings, shape (K, n_features, 1 + rank).
     """
     noise = factors[:, :, 0]
-    share = noise / (noise + (factors[:, :, 1:] ** 2).sum(axis=2))
-    lost = np.flatnonzero((share < _LOST_SHARE).any(axis=0))
+    fraction = noise / (noise + (factors[:, :, 1:] ** 2).sum(axis=2))
+    lost = np.flatnonzero((fraction < _LOST_FRACTION).any(axis=0))
     if len(lost):
         warn_user(
-            f"the factors explain all but {share.min():.1g} of the variance of "
+            f"the factors explain all but {fraction.min():.1g} of the variance of "
             f"{len(lost)} feature(s), such as feature {lost[0]}: the density has hardly any width "
             "across them, so that other rows may be far less likely than the sketch says. Give a "
             "lower rank or covariance_type='full', or sketch with sample=True where rows may be "

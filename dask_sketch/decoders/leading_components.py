@@ -87,9 +87,9 @@ def principal_components(
             f"the second moments are of {moments.effective_count:.3g} samples: give at least 2."
         )
     largest = min(moments.count, moments.n_features)
-    share = None
+    fraction = None
     if isinstance(n_components, (float, np.floating)):
-        share = require_number("n_components", n_components, 0.0, 1.0, strict=True)
+        fraction = require_number("n_components", n_components, 0.0, 1.0, strict=True)
     elif n_components is not None:
         number = require_integer("n_components", n_components, 1)
         if number > largest:
@@ -98,35 +98,35 @@ def principal_components(
             )
     with one_blas_thread():
         if moments.grid.n_columns is not None:
-            if n_components is None or share is not None:
+            if n_components is None or fraction is not None:
                 raise InputError(
                     f"n_components={n_components!r}: give a number of components, since only "
                     f"{moments.grid.n_columns} columns of the second moments are held."
                 )
             return _of_products(moments, int(n_components))
-        return _of_covariance(moments, share, largest if n_components is None else n_components)
+        return _of_covariance(moments, fraction, largest if n_components is None else n_components)
 
 
 def _of_covariance(
-    moments: SecondMoments, share: float | None, n_components: Any
+    moments: SecondMoments, fraction: float | None, n_components: Any
 ) -> PrincipalComponents:
     covariance, d = moments.covariance, moments.n_features
     total = float(np.trace(covariance))
     # pairwise all of them, since some may be negative
-    whole = share is not None or moments.grid.pairwise
+    whole = fraction is not None or moments.grid.pairwise
     chosen = None if whole else (d - int(n_components), d - 1)
     values, vectors = scipy.linalg.eigh(
         covariance, subset_by_index=chosen, overwrite_a=True, check_finite=False
     )
     if moments.grid.pairwise:
         _warn_of_negative(values)
-        if share is None:
+        if fraction is None:
             values, vectors = values[-int(n_components) :], vectors[:, -int(n_components) :]
     values, vectors = np.maximum(values[::-1], 0.0), vectors[:, ::-1]
-    if share is not None:
+    if fraction is not None:
         # as in scikit-learn: the first number that explains more
         reached = np.cumsum(values[: min(moments.count, d)]) / (total or 1.0)
-        k = min(int(np.searchsorted(reached, share, side="right")) + 1, len(reached))
+        k = min(int(np.searchsorted(reached, fraction, side="right")) + 1, len(reached))
         values, vectors = values[:k], vectors[:, :k]
     return _components(moments, vectors, values, total, 0.0)
 

@@ -144,9 +144,9 @@ def fit_replicate(
             fit = keep_rare_components(problem.objective(threads), fit, start, record.n_rows)
         return Candidates(fit, given, score, True, calibrated)
     kind = "spherical" if problem.model == "isotropic" else problem.covariance_type
-    begun = [] if pilot is None else [(pilot.weights, pilot.means, pilot.variances)]
+    starts = [] if pilot is None else [(pilot.weights, pilot.means, pilot.variances)]
     prior, heldout = _tested_prior(problem, calibrated, kind)
-    found = _fit_rows(problem, calibrated, begun, seed, kind, prior)
+    found = _fit_rows(problem, calibrated, starts, seed, kind, prior)
     shapes = _shapes(found)
     if prior > 0.0:  # a fit to the sketch of few rows has no prior
         likeliest = found.weights, found.means, shapes
@@ -181,7 +181,7 @@ def fit_replicate(
 def _fit_rows(
     problem: Problem,
     calibrated: CalibratedSample,
-    begun: list[tuple[Array, Array, Array]],
+    given: list[tuple[Array, Array, Array]],
     seed: int,
     covariance_type: str,
     prior: float,
@@ -194,10 +194,10 @@ def _fit_rows(
     n_first = _FIRST_ROWS if uses_matrices(covariance_type) else int(_FIRST_WORK / k)
     n_first = max(n_first, _FIRST_ROWS)
     if len(rows) <= n_first:
-        return fit(rows, calibrated.weights, k, starts=begun)
+        return fit(rows, calibrated.weights, k, starts=given)
     some = sample.resized(n_first)
-    first = fit(some.rows, some.weights, k, starts=begun)
-    starts = [(first.weights, first.means, _shapes(first)), *begun]
+    first = fit(some.rows, some.weights, k, starts=given)
+    starts = [(first.weights, first.means, _shapes(first)), *given]
     rounding = first.rounding
     return fit(rows, calibrated.weights, k, starts=starts, n_starts=0, rounding=rounding)
 

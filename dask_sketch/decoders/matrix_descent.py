@@ -84,13 +84,13 @@ def descend_matrices(
     if n_iterations is None:
         work = step_work(objective, len(theta))
         n_iterations = round(np.clip(_DESCENT_WORK / work, *_ITERATIONS))
-    shares = np.maximum(weights / weights.sum(), _LIGHTEST)
+    fractions = np.maximum(weights / weights.sum(), _LIGHTEST)
     matrices = unpacked(theta[:, d:], d)
     if objective.space.family.name == "tied":
-        pooled = np.einsum("k,kij->ij", shares / shares.sum(), matrices)
+        pooled = np.einsum("k,kij->ij", fractions / fractions.sum(), matrices)
         matrices = np.repeat(pooled[None], len(theta), axis=0)
     factors = np.asarray(np.linalg.cholesky(matrices), dtype=np.float64)
-    point = _Point(np.log(shares), theta[:, :d], factors)
+    point = _Point(np.log(fractions), theta[:, :d], factors)
     cost = objective.cost(point.weights, point.theta)
     damping, converged, message = _DAMPING, False, f"{n_iterations} iterations"
     for _ in range(n_iterations):

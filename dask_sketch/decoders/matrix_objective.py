@@ -77,11 +77,11 @@ class MatrixObjective(Objective):
         """Weights, and parameters in columns, of a multiple of eight atoms."""
         d, k = self.space.n_features, len(theta)
         padded = -(-k // MULTIPLE) * MULTIPLE
-        shares, table = np.zeros(padded), np.zeros((self.space.n_parameters, padded))
-        shares[:k] = weights
+        padded_weights, table = np.zeros(padded), np.zeros((self.space.n_parameters, padded))
+        padded_weights[:k] = weights
         table[:d, :k] = (-0.5 / np.pi) * theta[:, :d].T
         table[d:, :k] = theta[:, d:].T / np.log(2.0)
-        return shares, table
+        return padded_weights, table
 
     def residual(self, weights: Array, theta: Array) -> Complex:
         """Real and imaginary part (m,) of ``z - sum_k alpha_k a_k``."""
@@ -107,13 +107,20 @@ class MatrixObjective(Objective):
             return super().cost_gradient(weights, theta)
         self.n_evaluations += 1
         rows, factors, n_means = few
-        shares, table = self._padded(weights, theta)
+        padded_weights, table = self._padded(weights, theta)
 
         def sums(at: slice) -> tuple[Array, Array, Array]:
-            found = np.zeros(1), np.zeros_like(shares), np.zeros_like(table)
+            found = np.zeros(1), np.zeros_like(padded_weights), np.zeros_like(table)
             target = self.target[0][at], self.target[1][at]
             add_matrix_gradient(
-                rows[at], factors[at], n_means, self._envelope[at], shares, table, target, found
+                rows[at],
+                factors[at],
+                n_means,
+                self._envelope[at],
+                padded_weights,
+                table,
+                target,
+                found,
             )
             return found
 
@@ -205,8 +212,8 @@ class SparseGram:
 
     def _keys(self, features: npt.NDArray[np.int64]) -> Indices:
         """One number for each sorted row of features; ``n_features`` stands for no feature."""
-        places = (self._n_features + 1) ** np.arange(_DEGREE, dtype=np.int64)[::-1]
-        return np.asarray(np.sort(features, axis=-1) @ places)
+        powers = (self._n_features + 1) ** np.arange(_DEGREE, dtype=np.int64)[::-1]
+        return np.asarray(np.sort(features, axis=-1) @ powers)
 
     @cached_property
     def _entries(self) -> tuple[Indices, Array]:

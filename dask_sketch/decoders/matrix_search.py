@@ -131,13 +131,13 @@ def _search_factors(
     if pilot is not None:
         means, variances = (pilot.means - own.shift) / own.scale, pilot.variances / own.scale**2
         theta = np.concatenate([means, variances], axis=1)
-        begun = descend_from_diagonal(objective, pilot.weights, theta)
-        fits.append(_moved(problem, objective, begun, rng, report, threads))
+        descended = descend_from_diagonal(objective, pilot.weights, theta)
+        fits.append(_moved(problem, objective, descended, rng, report, threads))
     points = rng.spawn(1)[0]
     if pilot is None or not _is_explained(objective, diagonal.objective(threads), fits[0], points):
         found = search_atoms(diagonal, rng, report, threads, algorithm=_algorithm(diagonal, k))
-        begun = descend_from_diagonal(objective, found.weights, found.theta)
-        fits.append(_moved(problem, objective, begun, rng, report, threads))
+        descended = descend_from_diagonal(objective, found.weights, found.theta)
+        fits.append(_moved(problem, objective, descended, rng, report, threads))
     return min(fits, key=lambda each: each.cost)
 
 
@@ -175,11 +175,11 @@ def fit_from_start(
     return fit_matrices(problem, problem.start, report, threads)
 
 
-def _matrices_of(objective: Objective, found: Fit) -> Fit:
+def _matrices_of(objective: Objective, diagonal: Fit) -> Fit:
     """Fit with the matrices of a diagonal one, in the same coordinates."""
-    theta = np.zeros((len(found.theta), objective.space.n_parameters))
-    theta[:, : found.theta.shape[1]] = found.theta
-    return replace(found, theta=theta)
+    theta = np.zeros((len(diagonal.theta), objective.space.n_parameters))
+    theta[:, : diagonal.theta.shape[1]] = diagonal.theta
+    return replace(diagonal, theta=theta)
 
 
 def _descend(objective: Objective, weights: Array, theta: Array, *, is_short: bool = False) -> Fit:
@@ -199,8 +199,8 @@ def _is_explained(
     residual = objective.residual(fit.weights, fit.theta)
     atom = find_atom(diagonal, residual, rng)
     gain = float(diagonal.correlations(atom[None], residual)[0]) ** 2
-    share = (1 + len(atom)) / (2 * objective.n_frequencies)
-    return gain <= _CHANCE * share * objective.unit
+    fraction = (1 + len(atom)) / (2 * objective.n_frequencies)
+    return gain <= _CHANCE * fraction * objective.unit
 
 
 def _moved(
@@ -212,7 +212,7 @@ def _moved(
     threads: Threads,
 ) -> Fit:
     """Descent from a start, then moves of components until noise explains the cost."""
-    begun = fit = _descend(objective, start.weights, objective.space.clip(start.theta))
+    first = fit = _descend(objective, start.weights, objective.space.clip(start.theta))
     report(fit.cost)
     points = rng.spawn(1)[0]
     diagonal = replace(problem, covariance_type="diag").objective(threads)
@@ -231,7 +231,7 @@ def _moved(
             fit, failed = moved, 0
         else:
             failed += 1
-    return fit if fit is begun else _descend(objective, fit.weights, fit.theta)
+    return fit if fit is first else _descend(objective, fit.weights, fit.theta)
 
 
 def _move(
@@ -251,8 +251,8 @@ def _move(
         weights = _weights(objective, theta, weights)
     grown = _descend(objective, weights, theta, is_short=True)
     trials = []
-    for shares, atoms in _reduced(objective, grown, k):
-        weights = _weights(objective, atoms, shares)
+    for reduced, atoms in _reduced(objective, grown, k):
+        weights = _weights(objective, atoms, reduced)
         trials.append((objective.cost(weights, atoms), weights, atoms))
     trials.sort(key=lambda each: each[0])
     found = []
@@ -265,11 +265,11 @@ def _move(
 
 def _weights(objective: Objective, theta: Array, weights: Array) -> Array:
     """Weights that sum to one and fit the sketch best; those given where all would be zero."""
-    found = non_negative_weights(objective.atoms(theta), np.concatenate(objective.target))
-    if not found.any():
-        found = np.append(weights, np.full(len(theta) - len(weights), weights.mean()))
-    found = np.maximum(found, 1e-3 * found.mean())
-    return np.asarray(found / found.sum())
+    fitted = non_negative_weights(objective.atoms(theta), np.concatenate(objective.target))
+    if not fitted.any():
+        fitted = np.append(weights, np.full(len(theta) - len(weights), weights.mean()))
+    fitted = np.maximum(fitted, 1e-3 * fitted.mean())
+    return np.asarray(fitted / fitted.sum())
 
 
 def _reduced(objective: Objective, grown: Fit, k: int) -> Iterator[tuple[Array, Array]]:
@@ -289,12 +289,12 @@ def _reduced(objective: Objective, grown: Fit, k: int) -> Iterator[tuple[Array, 
 def _merged(objective: Objective, weights: Array, theta: Array, k: int) -> tuple[Array, Array]:
     """Components merged in pairs of least loss of likelihood until ``k`` are left."""
     d, space = objective.space.n_features, objective.space
-    shares = weights / weights.sum()
+    fractions = weights / weights.sum()
     if isinstance(space, FactorSpace):
-        given = Components(shares, theta[:, :d], space.factors(theta))
+        given = Components(fractions, theta[:, :d], space.factors(theta))
         found = agglomerate(space.covariances, given, k)
         return found.weights / found.weights.sum(), space.packed(found.means, found.covariances)
-    given = Components(shares, theta[:, :d], unpacked(theta[:, d:], d))
+    given = Components(fractions, theta[:, :d], unpacked(theta[:, d:], d))
     found = agglomerate(_FULL, given, k)
     atoms = np.concatenate([found.means, packed(found.covariances)], axis=1)
     return found.weights / found.weights.sum(), atoms

@@ -94,7 +94,7 @@ def mean_log_likelihood(rows: Array, weights: Array, mixture: tuple[Array, Array
         (K, n_features, n_features).
     """
     floor = MIN_VARIANCE * (weights @ (rows - weights @ rows) ** 2)
-    shares, means, covariances = mixture
+    fractions, means, covariances = mixture
     if covariances.ndim == 3:
         unit = np.sqrt(np.outer(floor, floor))
         unit = np.where(unit > 0.0, unit, 1.0)  # of a feature that does not vary
@@ -103,9 +103,9 @@ def mean_log_likelihood(rows: Array, weights: Array, mixture: tuple[Array, Array
         largest = np.trace(scaled, axis1=1, axis2=2)
         lost = np.where(largest > _WIDE, largest / _WIDE, 0.0)
         scaled += lost[:, None, None] * np.eye(len(floor))
-        density = RowDensity(shares, means, unit * scaled)
+        density = RowDensity(fractions, means, unit * scaled)
     else:
-        density = RowDensity(shares, means, np.maximum(covariances, floor))
+        density = RowDensity(fractions, means, np.maximum(covariances, floor))
     return float(weights @ density.log_total(rows))
 
 
@@ -136,8 +136,8 @@ def is_explained(
         Log-likelihood of the simulated rows under the fit, below that under the mixture of the
         pilot, in nats a sample.
     """
-    pilot, found = sketch.feature_map.pilot, nearby_mixture(sketch)
-    if cost > _EXPLAINED * noise_level or pilot is None or found is None:
+    pilot, rival = sketch.feature_map.pilot, nearby_mixture(sketch)
+    if cost > _EXPLAINED * noise_level or pilot is None or rival is None:
         return cost <= _EXPLAINED * noise_level
     half = 0.5 * sum(part.size for part in mixture)  # of the number of parameters
     by_chance = max(pilot.sampling_loss, half / pilot.n_rows) + half / sketch.effective_count
@@ -145,11 +145,11 @@ def is_explained(
         return True
     shapes = mixture[2]
     variances = np.diagonal(shapes, axis1=1, axis2=2) if shapes.ndim == 3 else shapes
-    narrow = (found.variances < _UNRESOLVED * variances.min(axis=0)).any(axis=1)
-    if found.weights[narrow].sum() > _UNRESOLVED_WEIGHT:
+    narrow = (rival.variances < _UNRESOLVED * variances.min(axis=0)).any(axis=1)
+    if rival.weights[narrow].sum() > _UNRESOLVED_WEIGHT:
         return False
     smaller = _SMALLER if loss <= _LOSSES * by_chance else _MUCH_SMALLER
-    return smaller * cost < squared_distance(sketch, found)
+    return smaller * cost < squared_distance(sketch, rival)
 
 
 def warn_of_misfit(
@@ -309,18 +309,18 @@ def warn_of_narrow_features(sketch: Sketch, weights: Array, means: Array, matric
     weights, means, matrices
         Components: weights (K,), means (K, n_features) and matrices (K, n_features, n_features).
     """
-    found = pilot_mixture(sketch)
-    if found is None or sketch.privacy is not None or len(found.weights) > len(weights):
+    pilot_fit = pilot_mixture(sketch)
+    if pilot_fit is None or sketch.privacy is not None or len(pilot_fit.weights) > len(weights):
         return
-    rows, masses = _rows(sketch, len(weights), found)
+    rows, masses = _rows(sketch, len(weights), pilot_fit)
     variances = _diagonals(matrices)
-    least = np.minimum(_UNRESOLVED * variances.min(axis=0), _SHARED * rows.var(axis=0))
-    narrow = found.variances < least
-    shared = (found.weights @ narrow > _UNRESOLVED_WEIGHT) & (np.ptp(rows, axis=0) > 0)
+    bound = np.minimum(_UNRESOLVED * variances.min(axis=0), _SHARED * rows.var(axis=0))
+    narrow = pilot_fit.variances < bound
+    shared = (pilot_fit.weights @ narrow > _UNRESOLVED_WEIGHT) & (np.ptp(rows, axis=0) > 0)
     losses = np.zeros(rows.shape[1])
     for feature in np.flatnonzero(shared):
         one = np.s_[:, feature : feature + 1]
-        pilot = found.weights, found.means[one], found.variances[one]
+        pilot = pilot_fit.weights, pilot_fit.means[one], pilot_fit.variances[one]
         fit = weights, means[one], variances[one]
         losses[feature] = mean_log_likelihood(rows[one], masses, pilot)
         losses[feature] -= mean_log_likelihood(rows[one], masses, fit)
@@ -541,10 +541,10 @@ def _warn_of_centroids(centers: Array, rows: Array, masses: Array, remedy: str) 
     error = float(masses @ squares)
     # rows of no more values than centroids have none but that of rounding
     spread = float(masses @ _squared_distances(rows, masses @ rows[None]))
-    least = max(rival.inertia, _ROUNDED * spread)
-    if error > WARNED_RATIO * least:
+    smallest = max(rival.inertia, _ROUNDED * spread)
+    if error > WARNED_RATIO * smallest:
         warn_user(
-            f"the mean squared error of the centroids is {error / least:.3g} times that of "
+            f"the mean squared error of the centroids is {error / smallest:.3g} times that of "
             f"k-means on {len(rows):,} rows. {remedy}"
         )
     return error

@@ -57,24 +57,24 @@ def fit_replicate(
     )
     # as many atoms as components find all clusters, on a part of the frequencies
     coarse = coarse_objective(objective, n_components)
-    found = hierarchical_splitting(coarse, n_components, rng, report)
-    found = descend(objective, found.theta, stop=_FINE)
-    report(found.cost)
+    fit = hierarchical_splitting(coarse, n_components, rng, report)
+    fit = descend(objective, fit.theta, stop=_FINE)
+    report(fit.cost)
     limit = max_atoms(problem.n_features, problem.n_frequencies)
-    while found.cost > objective.unit and 2 * len(found.theta) <= limit:
-        found = descend(objective, objective.space.split(found.theta), stop=_FINE)
-        report(found.cost)
-    require_weight(found.weights)
-    means, variances = objective.space.to_data_units(found.theta)
+    while fit.cost > objective.unit and 2 * len(fit.theta) <= limit:
+        fit = descend(objective, objective.space.split(fit.theta), stop=_FINE)
+        report(fit.cost)
+    require_weight(fit.weights)
+    means, variances = objective.space.to_data_units(fit.theta)
     evaluated = objective.n_evaluations
     return Solution(
-        weights=found.weights / found.weights.sum(),
+        weights=fit.weights / fit.weights.sum(),
         means=means,
         variances=variances,
-        cost=found.cost,
+        cost=fit.cost,
         noise_level=objective.noise_level,
-        converged=found.converged,
-        message=found.message,
+        converged=fit.converged,
+        message=fit.message,
         n_evaluations=evaluated + (0 if coarse is objective else coarse.n_evaluations),
     )
 

@@ -67,7 +67,7 @@ def minimise_within(
     minimum
         Point within the bounds; its value is not above that of the start.
     """
-    found = minimize(
+    minimum = minimize(
         function,
         start,
         jac=True,
@@ -82,10 +82,10 @@ def minimise_within(
         },
     )
     return Minimum(
-        x=np.clip(np.asarray(found.x), lower, upper),
-        value=float(found.fun),
-        converged=bool(found.success),
-        message=str(found.message),
+        x=np.clip(np.asarray(minimum.x), lower, upper),
+        value=float(minimum.fun),
+        converged=bool(minimum.success),
+        message=str(minimum.message),
     )
 
 

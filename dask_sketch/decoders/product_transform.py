@@ -80,10 +80,12 @@ class ProductTransform:
     def unpack(self, theta: Array) -> ProductMixture:
         """Mixture of the parameters."""
         weights, means, logs, logits = self._split(theta)
-        shares = np.empty_like(logits)
+        probabilities = np.empty_like(logits)
         for part in self._categories.slices:
-            shares[:, part] = special.softmax(logits[:, part], axis=1)
-        return ProductMixture(special.softmax(weights), means * self._unit, np.exp(logs), shares)
+            probabilities[:, part] = special.softmax(logits[:, part], axis=1)
+        return ProductMixture(
+            special.softmax(weights), means * self._unit, np.exp(logs), probabilities
+        )
 
     def _clip(self, theta: Array) -> Array:
         """Parameters with bounded logarithms, so that each can grow again."""
@@ -104,8 +106,8 @@ class ProductTransform:
         each = np.exp(-1j * (mixture.means @ omega) - 0.5 * (mixture.variances @ omega**2))
         factors: list[Complex] = []
         for part, characters in zip(self._categories.slices, self.characters, strict=True):
-            shares = mixture.probabilities[:, part].astype(np.complex128)
-            factor: Complex = shares @ characters[:, block]
+            probabilities = mixture.probabilities[:, part].astype(np.complex128)
+            factor: Complex = probabilities @ characters[:, block]
             factors.append(factor)
             each = each * factor
         return each, factors

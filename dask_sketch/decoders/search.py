@@ -230,8 +230,8 @@ def conclude_search(
     if _is_refined(problem) and _is_affordable(problem):
         fit, refined = _refined_by_scales(problem, fit, threads, report)
         if _has_scales(problem):
-            shares = fit.weights / fit.weights.sum()
-            warn_of_small_components(problem.sketch, shares, problem.count_parameters())
+            fractions = fit.weights / fit.weights.sum()
+            warn_of_small_components(problem.sketch, fractions, problem.count_parameters())
     elif problem.refine is not None:
         released = problem.objective(threads, _REFINED_FLOOR * problem.variance_floor)
         refined = refine_efficiently(released, fit, report)
@@ -292,7 +292,7 @@ def _refined_by_scales(
     asked = problem.refine is not None
     released = problem.objective(threads, _REFINED_FLOOR * problem.variance_floor)
     free = problem.variance_floor == VARIANCE_FLOOR  # else the user has set it
-    found: list[tuple[Fit, RefinedFit]] = []
+    fits: list[tuple[Fit, RefinedFit]] = []
     for number in range(_STARTS):
         if number:
             rng = np.random.default_rng((problem.seed, problem.replicates + number - 1))
@@ -306,18 +306,18 @@ def _refined_by_scales(
         if fit.cost <= _NEAR * objective.noise_level:
             with contextlib.suppress(DecodeError):  # no metric: a component is far too wide
                 refined = refine_efficiently(released, fit, report, errors=True, test=True)
-                known = [_statistic(each) for each in found]
-                found.append((fit, refined))
-                last = _statistic(found[-1])
+                known = [_statistic(each) for each in fits]
+                fits.append((fit, refined))
+                last = _statistic(fits[-1])
                 if any(abs(each - last) <= _SAME * last for each in known):
                     break
-        if not found or not is_suspect(problem.sketch, found[-1][1].test):
+        if not fits or not is_suspect(problem.sketch, fits[-1][1].test):
             break
-    if not found and not asked:
+    if not fits and not asked:
         return first, None
-    if not found:
-        found.append((first, refine_efficiently(released, first, report, test=True)))
-    fit, refined = min(found, key=_statistic)
+    if not fits:
+        fits.append((first, refine_efficiently(released, first, report, test=True)))
+    fit, refined = min(fits, key=_statistic)
     if asked:
         return refined.fit, refined
     theta = refined.fit.theta
@@ -344,9 +344,9 @@ def _with_known_variances(objective: Objective, refined: RefinedFit) -> Array:
     return clipped
 
 
-def _statistic(found: tuple[Fit, RefinedFit]) -> float:
-    assert found[1].overidentification is not None  # it was asked for
-    return found[1].overidentification.statistic
+def _statistic(each: tuple[Fit, RefinedFit]) -> float:
+    assert each[1].overidentification is not None  # it was asked for
+    return each[1].overidentification.statistic
 
 
 def _warn_of_thin_components(variances: Array, data: Array) -> None:
@@ -501,13 +501,13 @@ def search_scales(
     """
     fit = empty_fit(objective)
     for chosen in _frequencies_of_scales(objective, variances):
-        most = min(n_components, 2 * len(chosen) // (1 + objective.space.n_parameters))
-        if not most:
+        n_atoms = min(n_components, 2 * len(chosen) // (1 + objective.space.n_parameters))
+        if not n_atoms:
             continue
         seen = objective.select(chosen)
         if len(fit.theta):
             fit = descend_fully(seen, fit.theta)
-        while len(fit.theta) < most and not is_explained(seen, fit, rng):
+        while len(fit.theta) < n_atoms and not is_explained(seen, fit, rng):
             fit = iterate(seen, fit, n_components, rng)
             fit = descend_fully(seen, fit.theta, fit.weights)
         objective.n_evaluations += seen.n_evaluations
@@ -521,5 +521,5 @@ def _frequencies_of_scales(objective: Objective, variances: Array) -> list[npt.N
     """Positions of the frequencies of each scale, from the widest one; the last has all."""
     widest_first = np.argsort(-variances.sum(axis=1), kind="stable")
     radii = np.sqrt(variances[widest_first[:-1]] @ objective.omega**2)
-    found = [np.flatnonzero(each <= _RADIUS) for each in radii]
-    return [*found, np.arange(objective.n_frequencies)]
+    chosen = [np.flatnonzero(each <= _RADIUS) for each in radii]
+    return [*chosen, np.arange(objective.n_frequencies)]

@@ -148,13 +148,13 @@ def _gaussians(
     gaussian = replace(problem, model="gaussian", method="cl-ompr")
     algorithm = cl_ompr if k <= _MAX_GREEDY else hierarchical_splitting
     fit = search_atoms(gaussian, rng, report, threads, algorithm=algorithm)
-    found = []
+    mixtures = []
     if fit.weights.sum() > 0.0 and len(fit.weights) == k:
         means, variances = gaussian.objective(threads).space.to_data_units(fit.theta)
-        found.append((fit.weights, means, variances))
+        mixtures.append((fit.weights, means, variances))
     pilot = pilot_start(sketch, k, problem.seed)
     if pilot is not None:
-        found.append((pilot.weights, pilot.means, pilot.variances))
+        mixtures.append((pilot.weights, pilot.means, pilot.variances))
     if sketch.sample is not None and len(sketch.sample) >= _MIN_ROWS * k:
         rows = np.asarray(sketch.sample.rows, dtype=np.float64)
         low, high = np.quantile(rows, [_TRIMMED, 1.0 - _TRIMMED], axis=0)
@@ -164,12 +164,12 @@ def _gaussians(
             seed = int(rng.integers(2**31))
             weights = sketch.sample.weights[inside]
             made = fit_mixture(near, weights / weights.sum(), k, seed=seed)
-            found.append((made.weights, made.means, made.covariances))
-    if not found:
+            mixtures.append((made.weights, made.means, made.covariances))
+    if not mixtures:
         mean, variance = sketch.extent
         means = mean + np.sqrt(variance) * rng.standard_normal((k, len(mean)))
-        found.append((np.full(k, 1.0 / k), means, np.tile(variance, (k, 1))))
-    return found
+        mixtures.append((np.full(k, 1.0 / k), means, np.tile(variance, (k, 1))))
+    return mixtures
 
 
 def _warn_of_errors(problem: Problem, target: Target, fit: Fit) -> None:

@@ -174,8 +174,8 @@ def find_atom(objective: Objective, residual: Complex, rng: np.random.Generator)
     sampled = np.concatenate([sampled, far])
     best = np.argsort(-objective.correlations(sampled, residual), kind="stable")[:_ASCENTS]
     starts = np.concatenate([center, sampled[best]])
-    found, values = ascend_correlation(objective, starts, residual)
-    return np.asarray(found[values.argmax()])
+    atoms, values = ascend_correlation(objective, starts, residual)
+    return np.asarray(atoms[values.argmax()])
 
 
 def ascend_correlation(
@@ -222,8 +222,8 @@ def pilot_mixture(sketch: Sketch, reach: float = _SAME) -> PilotMixture | None:
     pilot = sketch.feature_map.pilot
     if pilot is None or pilot.mixture is None or sketch.privacy is not None:
         return None
-    found = pilot.mixture
-    mean = found.weights @ found.means
+    mixture = pilot.mixture
+    mean = mixture.weights @ mixture.means
     varies = (pilot.variance > 0) & (sketch.variance > 0)
     if not varies.any():
         return None
@@ -237,11 +237,11 @@ def pilot_mixture(sketch: Sketch, reach: float = _SAME) -> PilotMixture | None:
     divergence = 0.5 * float(((ratio - 1.0 - np.log(ratio)) / tail + shift**2).sum())
     chance = 1.0 / pilot.n_rows + 1.0 / sketch.effective_count
     if divergence < reach + _CHANCE * int(varies.sum()) * chance:
-        return found
+        return mixture
     # few rows far away change the moments of data with heavy tails, and hardly the sketch
-    distance = squared_distance(sketch, found)
+    distance = squared_distance(sketch, mixture)
     energy = float(np.vdot(sketch.z, sketch.z).real) if reach > _SAME else 0.0
-    return found if distance < max(_SQUARED_CHANCE * chance, _UNEXPLAINED * energy) else None
+    return mixture if distance < max(_SQUARED_CHANCE * chance, _UNEXPLAINED * energy) else None
 
 
 def pilot_clusters(sketch: Sketch, n_components: int | None) -> Clusters | None:
@@ -255,10 +255,10 @@ def pilot_clusters(sketch: Sketch, n_components: int | None) -> Clusters | None:
         Number of centroids.
     """
     pilot = sketch.feature_map.pilot
-    found = None if pilot is None else pilot.clusters
-    if found is None or len(found.weights) != n_components or pilot_mixture(sketch) is None:
+    clusters = None if pilot is None else pilot.clusters
+    if clusters is None or len(clusters.weights) != n_components or pilot_mixture(sketch) is None:
         return None
-    return found
+    return clusters
 
 
 def nearby_mixture(sketch: Sketch) -> PilotMixture | None:
@@ -303,10 +303,10 @@ def pilot_start(sketch: Sketch, n_components: int | None, seed: int = 0) -> Star
     seed
         Seed of the points.
     """
-    found = nearby_mixture(sketch)
-    if found is None or n_components is None:
+    components = nearby_mixture(sketch)
+    if components is None or n_components is None:
         return None
-    if len(found.weights) != n_components:
-        mixture = GaussianMixture(found.weights, found.means, found.variances)
-        found = fit_pilot(mixture.sample(_POINTS, seed=seed), n_components, seed)
-    return Start(found.weights, found.means, found.variances)
+    if len(components.weights) != n_components:
+        mixture = GaussianMixture(components.weights, components.means, components.variances)
+        components = fit_pilot(mixture.sample(_POINTS, seed=seed), n_components, seed)
+    return Start(components.weights, components.means, components.variances)

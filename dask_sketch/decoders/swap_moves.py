@@ -141,17 +141,17 @@ def _larger_supports(
     norm = float(np.linalg.norm(objective.atoms(atom[None])))
     value = max(float(objective.correlations(atom[None], residual)[0]), 0.0)
     # (saving, index of the replaced atom or -1, new atoms, their weights)
-    found = []
+    supports = []
     if norm > UNSEEN:
-        found.append((value**2, -1, atom[None], np.array([value / norm])))
+        supports.append((value**2, -1, atom[None], np.array([value / norm])))
     rows = objective.atoms(fit.theta).reshape(len(fit.theta), 2, -1)
     for k in np.flatnonzero(fit.weights > 0.0):
         own = fit.weights[k] * rows[k]
         alone = objective.with_target((residual[0] + own[0], residual[1] + own[1]))
         halves = descend(alone, objective.space.split(fit.theta[k : k + 1]), stop=LOCAL)
-        found.append((fit.cost - halves.cost, int(k), halves.theta, halves.weights))
+        supports.append((fit.cost - halves.cost, int(k), halves.theta, halves.weights))
         objective.n_evaluations = alone.n_evaluations
-    found.sort(key=lambda addition: -addition[0])
+    supports.sort(key=lambda addition: -addition[0])
 
     def support(chosen: list[tuple[float, int, Array, Array]]) -> tuple[Array, Array]:
         gone = [k for _, k, _, _ in chosen if k >= 0]
@@ -162,8 +162,8 @@ def _larger_supports(
 
     together = len(fit.theta) // _SWAPPED
     if together > 1:
-        yield support(found[:together])
-    for addition in found[: max(min(_MAX_TRIALS, _TRIAL_ATOMS // len(fit.theta)), 2)]:
+        yield support(supports[:together])
+    for addition in supports[: max(min(_MAX_TRIALS, _TRIAL_ATOMS // len(fit.theta)), 2)]:
         yield support([addition])
 
 
@@ -177,9 +177,9 @@ def prune(objective: Objective, fit: Fit, n_components: int) -> Array:
     kept = np.arange(len(fit.theta))
     while len(kept) > n_components:
         costs = removal_costs(inverse, rows[kept], fit.weights[kept] / scale[kept])
-        least = int(costs.argmin())
-        gone = rows[kept[least]]
-        kept = np.delete(kept, least)
+        cheapest = int(costs.argmin())
+        gone = rows[kept[cheapest]]
+        kept = np.delete(kept, cheapest)
         beside = inverse[:, gone]
         inverse -= (beside @ np.linalg.inv(inverse[np.ix_(gone, gone)])) @ beside.T
     return fit.theta[kept]

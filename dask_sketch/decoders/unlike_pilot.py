@@ -21,7 +21,7 @@ _CHANCES, _QUANTILE = 1.5, 1.0 - 1e-4
 _CHOSEN = 128  # frequencies from whose covariances the distribution is estimated
 # Part of the rows that is warned of. Where the pilot lacked rows beyond a quantile of a feature,
 # 1 to 2 % cost 0.03 to 0.09 nats a sample, 3.5 % of a spiral 0.3.
-_WARNED_SHARE = 0.01
+_WARNED_FRACTION = 0.01
 # Smallest variance that the decoder resolves, in that of the map or of the data.
 _RESOLVED = VARIANCE_FLOOR * (1.0 + 1e-6)
 _ROUNDING = 2.0 / 12.0 / 127.0**2  # mean square of the rounding of the pilot's values
@@ -35,12 +35,12 @@ class Difference:
     ----------
     values
         Characteristic function of the data, less that of the pilot rows, shape (n_frequencies,).
-    share
-        Least part of the rows of the data that must be unlike the pilot rows.
+    fraction
+        Smallest fraction of the rows of the data that must be unlike the pilot rows.
     """
 
     values: Complex
-    share: float
+    fraction: float
 
 
 def difference_from_pilot(sketch: Sketch) -> Difference | None:
@@ -74,8 +74,8 @@ def difference_from_pilot(sketch: Sketch) -> Difference | None:
     squared = float(np.mean(np.abs(values) ** 2))
     if squared <= max(_CHANCES, _largest_chance(sketch)) * by_chance:
         return None
-    share = np.sqrt((squared - by_chance) / np.mean((1.0 + moduli) ** 2))
-    return Difference(values, min(float(share), 1.0))
+    fraction = np.sqrt((squared - by_chance) / np.mean((1.0 + moduli) ** 2))
+    return Difference(values, min(float(fraction), 1.0))
 
 
 def _largest_chance(sketch: Sketch) -> float:
@@ -117,10 +117,10 @@ def warn_of_unlike_rows(sketch: Sketch, mixture: tuple[Array, Array, Array] | No
         Weights (K,), means (K, n_features) and variances (K, n_features) or covariance matrices
         (K, n_features, n_features); None for the centroids of the pilot rows.
     """
-    found, pilot = difference_from_pilot(sketch), sketch.feature_map.pilot
-    if found is None or pilot is None:
+    difference, pilot = difference_from_pilot(sketch), sketch.feature_map.pilot
+    if difference is None or pilot is None:
         return
-    share = found.share
+    fraction = difference.fraction
     remedy = (
         "Design a feature map for this data, or sketch with sample=True where rows may be kept."
     )
@@ -130,18 +130,18 @@ def warn_of_unlike_rows(sketch: Sketch, mixture: tuple[Array, Array, Array] | No
             GaussianMixture(*parts).characteristic(sketch.feature_map.frequencies)
             for parts in (mixture, (known.weights, known.means, known.variances))
         )
-        share = share_left_out(found, modelled, start)
-    if share > _WARNED_SHARE:
+        fraction = fraction_left_out(difference, modelled, start)
+    if fraction > _WARNED_FRACTION:
         result = "centroids do" if mixture is None else "mixture does"
         warn_user(
-            f"at least {share:.1%} of the rows are unlike the {pilot.n_rows:,} pilot rows of the "
-            f"feature map, and the {result} not describe them. {remedy}"
+            f"at least {fraction:.1%} of the rows are unlike the {pilot.n_rows:,} pilot rows of "
+            f"the feature map, and the {result} not describe them. {remedy}"
         )
-    elif mixture is not None and found.share > _WARNED_SHARE and mixture[2].ndim == 2:
-        least = _RESOLVED * np.minimum(sketch.feature_map.mean_variances, sketch.variance)
-        narrow = (mixture[2] < least).any(axis=1)
+    elif mixture is not None and difference.fraction > _WARNED_FRACTION and mixture[2].ndim == 2:
+        bound = _RESOLVED * np.minimum(sketch.feature_map.mean_variances, sketch.variance)
+        narrow = (mixture[2] < bound).any(axis=1)
         part = float(mixture[0] @ narrow)
-        if part > _WARNED_SHARE:
+        if part > _WARNED_FRACTION:
             warn_user(
                 f"{part:.0%} of the weight is in components narrower than the frequencies resolve, "
                 "and the data is unlike the pilot rows of the feature map: EM on rows may be far "
@@ -149,7 +149,7 @@ def warn_of_unlike_rows(sketch: Sketch, mixture: tuple[Array, Array, Array] | No
             )
 
 
-def share_left_out(difference: Difference, modelled: Complex, pilot: Complex) -> float:
+def fraction_left_out(difference: Difference, modelled: Complex, pilot: Complex) -> float:
     """Least part of the rows that are unlike the pilot rows and that a model does not describe.
 
     A model that describes them differs from the mixture of the pilot rows as the data differs from
@@ -165,4 +165,4 @@ def share_left_out(difference: Difference, modelled: Complex, pilot: Complex) ->
     """
     energy = float(np.vdot(difference.values, difference.values).real)
     followed = float(np.vdot(difference.values, modelled - pilot).real) / energy
-    return difference.share * min(max(1.0 - followed, 0.0), 1.0)
+    return difference.fraction * min(max(1.0 - followed, 0.0), 1.0)

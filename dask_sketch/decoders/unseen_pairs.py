@@ -35,12 +35,12 @@ def warn_of_unseen_pairs(sketch: Sketch, n_components: int | None) -> None:
     if not rare.any():
         return
     names = feature_labels(sketch.feature_map.n_features, sketch.feature_map.feature_names)
-    least = int(np.argmin(np.where(rare, together, np.inf)))
-    n_rows = max(round(float(together[least])), 0)
+    rarest = int(np.argmin(np.where(rare, together, np.inf)))
+    n_rows = max(round(float(together[rarest])), 0)
     seen = f"only about {n_rows:,} rows observe" if n_rows else "no row observes"
     others = f" (and {rare.sum() - 1:,} other pairs)" if rare.sum() > 1 else ""
     warn_user(
-        f"{seen} {names[first[least]]} and {names[second[least]]} together{others}: how the "
+        f"{seen} {names[first[rarest]]} and {names[second[rarest]]} together{others}: how the "
         "components combine such features is a guess, and rows that have both may be several nats "
         "less likely than they could be. Sketch more rows without missing values there, or fit the "
         "features that are observed together by themselves."

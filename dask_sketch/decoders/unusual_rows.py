@@ -73,13 +73,13 @@ def warn_of_outliers(sketch: Sketch, centers: Array) -> bool:
     if warned:
         feature = int(np.where(far, reach, 0.0).argmax())
         value = (sketch.minimum if below[feature] > above[feature] else sketch.maximum)[feature]
-        share = f"{part / error:.0%} to" if error > 0.0 else "all of"
+        fraction = f"{part / error:.0%} to" if error > 0.0 else "all of"
         warn_user(
             f"{feature_title(feature, sketch.feature_map.feature_names)} has values up to "
             f"{value:.4g}, {reach[feature]:.3g} standard deviations of the pilot rows from every "
-            f"centroid: so few rows hardly change the sketch, but they add about {share} the mean "
-            "squared error of the centroids, which do not know them. Sketch with sample=True where "
-            "rows may be kept; otherwise clip the values, or design with a larger n_pilot."
+            f"centroid: so few rows hardly change the sketch, but they add about {fraction} the "
+            "mean squared error of the centroids, which do not know them. Sketch with sample=True "
+            "where rows may be kept; otherwise clip the values, or design with a larger n_pilot."
         )
     return warned
 
@@ -346,13 +346,13 @@ def warn_of_narrow_components(
         return
     rows = sketch.sample.rows.astype(np.float64)
     nearest = GaussianMixture(weights, means, variances).predict(rows)
-    losses, shares, values = (np.zeros_like(variances) for _ in range(3))
+    losses, fractions, values = (np.zeros_like(variances) for _ in range(3))
     for k in np.flatnonzero(narrow.any(axis=1)):
         held = rows[nearest == k]
         for j in np.flatnonzero(narrow[k]) if len(held) >= _MIN_HELD else ():
             ratio = float(held[:, j].var()) / max(float(floor[j]), _TINY)
             if 2 * len(np.unique(held[:, j])) <= len(held):
-                shares[k, j], values[k, j] = weights[k], np.median(held[:, j])
+                fractions[k, j], values[k, j] = weights[k], np.median(held[:, j])
             elif ratio < 1.0:
                 losses[k, j] = 0.5 * weights[k] * (ratio - 1.0 - np.log(max(ratio, _TINY)))
     if losses.sum() > enough:
@@ -365,18 +365,18 @@ def warn_of_narrow_components(
             "polish(model, x, variance_floor=1e-12), or fit such clusters apart."
         )
     # a feature of nothing but shared values is one of categories, of which users are warned
-    total = shares.sum(axis=0)
+    total = fractions.sum(axis=0)
     mixed = np.flatnonzero((total > _SHARED) & (total < 1.0 - _SHARED))
     if len(mixed):
-        _warn_of_values(sketch, values[:, mixed], shares[:, mixed], mixed)
+        _warn_of_values(sketch, values[:, mixed], fractions[:, mixed], mixed)
 
 
 def _warn_of_values(
-    sketch: Sketch, values: Array, shares: Array, features: npt.NDArray[np.intp]
+    sketch: Sketch, values: Array, fractions: Array, features: npt.NDArray[np.intp]
 ) -> None:
     """Warn of components that are values (K, n) of these features, with shares of the rows."""
     assert sketch.sample is not None  # whose rows were looked at
-    k, worst = np.unravel_index(int(shares.argmax()), shares.shape)
+    k, worst = np.unravel_index(int(fractions.argmax()), fractions.shape)
     j = int(features[worst])
     step = rounding_step(sketch.sample.rows[:, j].astype(np.float64))
     remedy = "Fit the rows of such values apart, or leave such features out"
@@ -387,10 +387,10 @@ def _warn_of_values(
             f"{-half:.3g} to {half:.3g} to them"
         )
     warn_user(
-        f"about {shares[:, worst].sum():.0%} of the rows are in components of one value that many "
-        f"rows share, such as {values[k, worst]:.4g} in "
+        f"about {fractions[:, worst].sum():.0%} of the rows are in components of one value that "
+        f"many rows share, such as {values[k, worst]:.4g} in "
         f"{feature_title(j, sketch.feature_map.feature_names)}. They have no density: the "
-        f"log-likelihood grows by {_DECADE * shares.sum():.2g} nats a sample with each tenth of "
+        f"log-likelihood grows by {_DECADE * fractions.sum():.2g} nats a sample with each tenth of "
         f"the smallest variance, {MIN_VARIANCE:g} of the variance of the data. {remedy}."
     )
 
@@ -430,15 +430,15 @@ def warn_of_single_rows(sketch: Sketch, weights: Array, means: Array, variances:
     joint = RowDensity(weights, means, variances).log_joint(rows)
     for k in range(len(weights)):
         with np.errstate(under="ignore"):
-            shares = masses * np.exp(joint[:, k] - np.logaddexp.reduce(joint, axis=1))
-        total = shares.sum()
-        if not total > 0.0 or total**2 < _MIN_HELD * (shares @ shares):
+            responsibilities = masses * np.exp(joint[:, k] - np.logaddexp.reduce(joint, axis=1))
+        total = responsibilities.sum()
+        if not total > 0.0 or total**2 < _MIN_HELD * (responsibilities @ responsibilities):
             continue
-        parts = shares[:, None] * (rows - shares @ rows / total) ** 2
+        parts = responsibilities[:, None] * (rows - responsibilities @ rows / total) ** 2
         largest = parts.max(axis=0)
         feature = int(np.argmax(largest / (parts.sum(axis=0) + _TINY)))
         i = int(np.argmax(parts[:, feature]))
-        others, rest = shares.copy(), masses.copy()
+        others, rest = responsibilities.copy(), masses.copy()
         others[i] = rest[i] = 0.0
         mean, deviation = _moments(rows[:, feature], others)
         _, spread = _moments(rows[:, feature], rest)
@@ -455,9 +455,9 @@ def warn_of_single_rows(sketch: Sketch, weights: Array, means: Array, variances:
 
 def _moments(values: Array, masses: Array) -> tuple[float, float]:
     """Weighted mean and standard deviation."""
-    share = masses / masses.sum()
-    mean = float(share @ values)
-    return mean, float(np.sqrt(share @ (values - mean) ** 2))
+    fractions = masses / masses.sum()
+    mean = float(fractions @ values)
+    return mean, float(np.sqrt(fractions @ (values - mean) ** 2))
 
 
 def warn_of_dependence(sketch: Sketch, weights: Array, matrices: Array) -> None:

@@ -46,8 +46,8 @@ def errors_of_weighted_rows(
     """
     if sample is None or not sample.is_weighted:
         return errors
-    shares = mixture.predict_proba(np.asarray(sample.rows, dtype=np.float64))
-    mass, noise = sample.weights @ shares, sample.noise_weights @ shares
+    responsibilities = mixture.predict_proba(np.asarray(sample.rows, dtype=np.float64))
+    mass, noise = sample.weights @ responsibilities, sample.noise_weights @ responsibilities
     if not (mass > 0.0).all():
         return errors
     own = np.sqrt(noise / mass)  # of the deviations within a component

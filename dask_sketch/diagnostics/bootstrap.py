@@ -249,8 +249,8 @@ def bootstrap(
     record = replace(center.decoding, cost=1.0, noise_level=0.0, searched=None)
     start = replace(center, decoding=record)
     rng = np.random.default_rng(seed)
-    shares = np.full(len(units), 1.0 / len(units))
-    draws = [rng.multinomial(len(units), shares) for _ in range(n_replicates)]
+    probabilities = np.full(len(units), 1.0 / len(units))
+    draws = [rng.multinomial(len(units), probabilities) for _ in range(n_replicates)]
     found = []
     with progress_bar(progress) as show:
         for each in _replicates(units, draws, start, given, executor):
@@ -263,14 +263,14 @@ def bootstrap(
 def _units(sketches: Any) -> list[Sketch]:
     """Sketches with samples, without their random rows."""
     if isinstance(sketches, SketchGroup):
-        found: list[Any] = [sketch for _, sketch in sketches.items()]
+        parts: list[Any] = [sketch for _, sketch in sketches.items()]
     elif isinstance(sketches, Mapping):
-        found = list(sketches.values())
+        parts = list(sketches.values())
     elif isinstance(sketches, Iterable) and not isinstance(sketches, (str, Sketch)):
-        found = list(sketches)
+        parts = list(sketches)
     else:
-        found = [None]
-    for each in found:
+        parts = [None]
+    for each in parts:
         if not isinstance(each, Sketch):
             raise InputError(
                 f"sketches of type {type(sketches).__name__}: give a SketchGroup, or partial "
@@ -284,7 +284,7 @@ def _units(sketches: Any) -> list[Sketch]:
                 parameter="sketches",
             )
     # the mixture of pilot rows would be the same rival in all replicates
-    units = [_without_rows(each) for each in found if each.total_weight > 0]
+    units = [_without_rows(each) for each in parts if each.total_weight > 0]
     if len(units) < 2:
         raise InputError(
             f"sketches has {len(units)} units with samples: give at least two.",

@@ -177,10 +177,10 @@ class Candidates:
     def largest(self, each: int) -> int:
         """Largest number of components to try, for a number of parameters of one component."""
         m = self.sketch.feature_map.n_frequencies
-        most = [m // (_PER_PARAMETER * each), MAX_SOLVABLE // each, self.sketch.count]
+        limits = [m // (_PER_PARAMETER * each), MAX_SOLVABLE // each, self.sketch.count]
         if self.family in TRANSFORMS and self.criterion == "overidentification":
-            most.append(max_weighted(m))
-        return max(min(most), 1)
+            limits.append(max_weighted(m))
+        return max(min(limits), 1)
 
     def _is_explained(self, candidate: Candidate) -> bool:
         """Whether noise explains the distance from the sketch."""

@@ -155,8 +155,8 @@ def _crossing(miss: Array, false_alarm: Array) -> float:
     """Value where an increasing and a decreasing piecewise linear function are equal."""
     after = int(np.argmax(miss >= false_alarm))
     gap = miss - false_alarm
-    share = gap[after] / (gap[after] - gap[after - 1])
-    return float(miss[after] - share * (miss[after] - miss[after - 1]))
+    fraction = gap[after] / (gap[after] - gap[after - 1])
+    return float(miss[after] - fraction * (miss[after] - miss[after - 1]))
 
 
 def _bootstrap(

@@ -86,49 +86,49 @@ _UNLIKE = 2.0
 
 def findings(fit: FitDiagnostics) -> dict[str, str]:
     """Describe each problem of a fit in a sentence, by the name of the problem."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     if fit.missingness is not None and fit.missingness.excess > _NOISE_REACH:
-        found["missing values"] = fit.missingness.sentence
+        texts["missing values"] = fit.missingness.sentence
     if fit.linearization is not None:
-        found |= _mixture_findings(fit, fit.linearization)
+        texts |= _mixture_findings(fit, fit.linearization)
     if fit.heavy_components < fit.n_components:
-        found["idle"] = (
+        texts["idle"] = (
             f"{fit.n_components - fit.heavy_components} of {fit.n_components} components have "
             "less than a hundredth of an equal weight: they explain nothing. Decode "
             f"{fit.heavy_components} components."
         )
     if fit.coincident:
         pairs = _listed(f"{a} and {b}" for a, b in fit.coincident)
-        found["coincident"] = (
+        texts["coincident"] = (
             f"Components coincide ({pairs}): one of each pair would do. Decode "
             f"{fit.n_components - _redundant(fit)} components, or with merge=True."
         )
     if fit.at_boundary:
-        found["edge"] = (
+        texts["edge"] = (
             f"Means of {_components(fit.at_boundary)} lie at the boundary of the data's range or "
             "beyond, where there are hardly any samples. Decode again with replicates, or fewer "
             "components."
         )
     if fit.at_floor and fit.is_likeliest:
-        found["floor"] = (
+        texts["floor"] = (
             f"Variances of {_components(fit.at_floor)} are nearly zero: many rows share a value "
             "there, so that the likelihood rewards ever smaller variances. Decode fewer "
             "components, or leave out features of few values."
         )
     elif fit.at_floor:
-        found["floor"] = (
+        texts["floor"] = (
             f"Variances of {_components(fit.at_floor)} are at the decoder's lower bound: the "
             "sketch carries little information on widths that small, though the likelihood depends "
             "on them. Sketch with a smaller scale, or decode with another variance_floor."
         )
-    return found
+    return texts
 
 
 def _mixture_findings(fit: FitDiagnostics, at: Linearization) -> dict[str, str]:
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     unit = fit.noise_level or np.nan
     if fit.misfit > _NOISE_REACH:
-        found["misfit"] = (
+        texts["misfit"] = (
             f"The cost is {fit.cost_ratio:.3g} noise levels, where the true model leaves "
             f"{at.expected_cost / unit:.2g} ± {at.cost_deviation / unit:.1g}: the data is not such "
             f"a mixture of {fit.n_components} components, "
@@ -142,7 +142,7 @@ def _mixture_findings(fit: FitDiagnostics, at: Linearization) -> dict[str, str]:
             )
         )
     elif fit.overidentification is not None and fit.overidentification.excess > SUSPECT:
-        found["overidentification"] = (
+        texts["overidentification"] = (
             f"The overidentification statistic is {fit.overidentification.excess:.2g} standard "
             "deviations above its mean for a mixture of such components, though noise explains "
             "the cost: "
@@ -155,32 +155,32 @@ def _mixture_findings(fit: FitDiagnostics, at: Linearization) -> dict[str, str]:
                 "rows may be kept."
             )
         )
-    least = max(_UNFINISHED[0] * fit.cost, _UNFINISHED[1] * fit.noise_level)
-    if at.reducible > least and not fit.is_likeliest:
-        found["unfinished"] = (
+    smallest_gain = max(_UNFINISHED[0] * fit.cost, _UNFINISHED[1] * fit.noise_level)
+    if at.reducible > smallest_gain and not fit.is_likeliest:
+        texts["unfinished"] = (
             f"One more least-squares step would reduce the cost by {at.reducible / fit.cost:.0%}: "
             "the descent stopped early. Continue with decode(sketch, start=model)."
         )
     weak = np.flatnonzero(at.weights <= _FROM_ZERO * at.weight_errors)  # errors of least squares
     if not fit.is_likeliest and len(weak) and fit.n_components > 1:
-        found["undetermined"] = (
+        texts["undetermined"] = (
             f"Weights of {_components(weak)} do not differ significantly from zero: fewer "
             "components may suffice, or these overlap too much for this number of samples. Decode "
             "fewer components and compare with select_model() on a held-out sketch, or sketch more "
             "samples."
         )
     if at.divergence > _LOST * at.attainable:  # the divergence is nan except for least squares
-        found["unresolved"] = _unresolved(fit, at)
+        texts["unresolved"] = _unresolved(fit, at)
     if fit.heldout is not None:
         # the parameters have fitted some of the noise
         own = fit.expected_heldout
         if fit.heldout.squared > 3.0 * own + _NOISE_REACH * fit.heldout.deviation:
-            found["unlike held-out"] = (
+            texts["unlike held-out"] = (
                 f"The squared discrepancy from held-out samples is {fit.heldout.squared:.2g}; "
                 f"noise explains {own:.1g} ± {fit.heldout.deviation:.1g} of it. The model does not "
                 "fit, or the held-out samples follow another distribution."
             )
-    return found
+    return texts
 
 
 def _unresolved(fit: FitDiagnostics, at: Linearization) -> str:
@@ -368,11 +368,11 @@ class FitDiagnostics:
             "cost in noise levels": f"{self.cost_ratio:.3g}",
         }
         if self.linearization is not None:
-            found = self.linearization
+            linearization = self.linearization
             if self.noise_level > 0:
-                after = max(self.cost - found.reducible, 0.0) / self.noise_level
-                expected = found.expected_cost / self.noise_level
-                spread = found.cost_deviation / self.noise_level
+                after = max(self.cost - linearization.reducible, 0.0) / self.noise_level
+                expected = linearization.expected_cost / self.noise_level
+                spread = linearization.cost_deviation / self.noise_level
                 out["cost after one more step"] = f"{after:.3g}"
                 out["expected of the true model"] = f"{expected:.3g} ± {spread:.2g}"
             out["misfit"] = f"{self.misfit:.2g} standard deviations; noise alone gives -3 to 3"
@@ -382,9 +382,10 @@ class FitDiagnostics:
                     f"{test.statistic:,.0f} on {test.freedom:,.0f} degrees of freedom, "
                     f"p-value {test.p_value:.2g}"
                 )
-            if not np.isnan(found.divergence):
+            if not np.isnan(linearization.divergence):
                 out["expected divergence"] = (
-                    f"{found.divergence:.2g} nats; of maximum likelihood {found.attainable:.2g}"
+                    f"{linearization.divergence:.2g} nats; of maximum likelihood "
+                    f"{linearization.attainable:.2g}"
                 )
         if self.missingness is not None:
             out["complete rows"] = f"{self.missingness.complete:.1%}"
@@ -506,26 +507,26 @@ def _measured(
     residual = weighted_residual(model, sketch)
     visible = np.abs(sketch.characteristic) > 2.0 * sketch.noise_modulus
     is_likeliest = model.decoding is not None and model.decoding.is_likeliest
-    found = test = None
+    linearization = test = None
     widths = np.zeros(model.n_features)
     losses = np.full(model.n_features, np.nan)
     if isinstance(model, GaussianMixture):
-        found = linearise(model, sketch, seed)
+        linearization = linearise(model, sketch, seed)
         if model.stderr is not None:
-            found = replace(
-                found,
+            linearization = replace(
+                linearization,
                 weight_errors=model.stderr.weights,
                 variance_errors=_relative_errors(model, model.stderr.covariances),
                 divergence=np.nan,
             )
         elif is_likeliest:
-            found = replace(found, divergence=np.nan)
+            linearization = replace(linearization, divergence=np.nan)
         if _is_testable(model, sketch):
             test = overidentify(model, sketch)
         unit = sketch.feature_map.mean_variances
         widths = np.sqrt(model.weights @ model.variances / unit)
         counts = sketch.effective_count * model.weights[:, None]
-        losses = np.sqrt(np.mean(found.variance_errors**2 * counts / 2.0, axis=0))
+        losses = np.sqrt(np.mean(linearization.variance_errors**2 * counts / 2.0, axis=0))
     return FitDiagnostics(
         cost=float(np.vdot(residual, residual).real),
         noise_level=level,
@@ -536,7 +537,7 @@ def _measured(
         coincident=coincident_pairs(model, sketch),
         at_boundary=at_boundary(model, sketch),
         at_floor=at_floor(model, sketch) if isinstance(model, GaussianMixture) else (),
-        linearization=found,
+        linearization=linearization,
         feature_widths=widths,
         feature_losses=losses,
         heldout=None if heldout is None else discrepancy(model, heldout, seed),

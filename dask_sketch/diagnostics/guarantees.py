@@ -239,9 +239,9 @@ def sketch_sizes(
         )  # fmt: skip
     square = min(1.0 / d, 0.5) if squared_frequency is None else squared_frequency
     constants = mixture_trade_off(k, d, square)
-    least = min(constants.concentration)
-    inner = grown + math.log(k) + math.log(least) + math.log(1.0 / square)
-    scaling = k * least / delta**2 * (k * d * inner - math.log(zeta))
+    smallest = min(constants.concentration)
+    inner = grown + math.log(k) + math.log(smallest) + math.log(1.0 / square)
+    scaling = k * smallest / delta**2 * (k * d * inner - math.log(zeta))
     amplitude, epsilon = math.sqrt(constants.amplitude), constants.separation
     slope = epsilon * amplitude / math.sqrt(math.e)
     bounds = _Bounds(
@@ -451,14 +451,14 @@ def _positions(
 ) -> Array:
     """Random points in a box, each far from the points before it if one of 50 tries is."""
     low, high = corners
-    found = rng.uniform(low, high)[None]
-    while len(found) < k:
+    positions = rng.uniform(low, high)[None]
+    while len(positions) < k:
         tries = rng.uniform(low, high, size=(_TRIES if separation > 0.0 else 1, len(metric)))
-        away = tries[:, None] - found[None]
+        away = tries[:, None] - positions[None]
         reach = np.einsum("tpi,ij,tpj->tp", away, metric, away).min(axis=1)
         fine = np.flatnonzero(reach >= separation**2)
-        found = np.append(found, tries[[fine[0] if len(fine) else reach.argmax()]], axis=0)
-    return found
+        positions = np.append(positions, tries[[fine[0] if len(fine) else reach.argmax()]], axis=0)
+    return positions
 
 
 def _features_of(feature_map: FeatureMap, variances: Array) -> Callable[[Array], Array]:
@@ -532,12 +532,12 @@ def prune_close_centroids(centroids: Centroids, separation: float) -> tuple[Cent
     """
     if not isinstance(centroids, Centroids):
         raise InputError(f"centroids of type {type(centroids).__name__}: give Centroids.")
-    least = require_number("separation", separation, 0.0, 1e300)
+    smallest = require_number("separation", separation, 0.0, 1e300)
     centers = centroids.centers
     distances = np.sqrt(((centers[:, None] - centers[None]) ** 2).sum(axis=2))
     chosen: list[int] = []
     for number in np.argsort(-centroids.weights, kind="stable").tolist():
-        if all(distances[number, other] > least for other in chosen):
+        if all(distances[number, other] > smallest for other in chosen):
             chosen.append(number)
     chosen.sort()
     nearest = distances[:, chosen].argmin(axis=1)

@@ -169,31 +169,33 @@ class LogVarianceAtoms:
         density = RowDensity(
             self.weights, self.means, self.variances if matrices is None else matrices
         )
-        share = density.posterior(x).T
+        responsibilities = density.posterior(x).T
         away = (x - self.means[:, None]).transpose(0, 2, 1)
         if matrices is None:
-            by_mean = share[:, None] * away / self.variances[:, :, None]
+            by_mean = responsibilities[:, None] * away / self.variances[:, :, None]
             squares = away**2 / self.variances[:, :, None] - 1.0
-            by_shape = share[:, None] * (0.5 * self.groups @ squares)
+            by_shape = responsibilities[:, None] * (0.5 * self.groups @ squares)
         else:
             inverse = np.linalg.inv(matrices)
             white = inverse @ away
-            by_mean = share[:, None] * white
+            by_mean = responsibilities[:, None] * white
         if self._loadings is not None:
             by_noise = 0.5 * (white**2 - np.diagonal(inverse, axis1=1, axis2=2)[:, :, None])
             projected = np.swapaxes(self._loadings, 1, 2) @ white  # (K, rank, n)
             by_loading = white[:, :, None] * projected[:, None]
             by_loading -= (inverse @ self._loadings)[..., None]
-            by_loading = by_loading.reshape(len(share), -1, len(x))
+            by_loading = by_loading.reshape(len(responsibilities), -1, len(x))
             self._keep_variances(by_noise, by_loading)
             squares = np.concatenate([by_noise, by_loading], axis=1) * self._units()[:, :, None]
-            by_shape = share[:, None] * squares
+            by_shape = responsibilities[:, None] * squares
         elif matrices is not None:
             first, second = entries(matrices.shape[1])
             squares = white[:, first] * white[:, second] - inverse[:, first, second, None]
             squares *= np.where(first == second, 0.5, 1.0)[:, None] * self._units()[:, :, None]
-            by_shape = share[:, None] * squares
-        by_weight = share / self.weights[:, None] - 1.0  # minus a constant: weights sum to one
+            by_shape = responsibilities[:, None] * squares
+        by_weight = (
+            responsibilities / self.weights[:, None] - 1.0
+        )  # minus a constant: weights sum to one
         rows = np.concatenate([by_weight[:, None], by_mean, by_shape], axis=1)
         return np.asarray(rows.reshape(self.n_parameters, -1))
 
@@ -369,9 +371,9 @@ def linearise(model: GaussianMixture, sketch: Sketch, seed: int = 0) -> Lineariz
     gram *= sizes[:, None]
     inner *= sizes[:, None]
     right *= sizes
-    noise_share = float(np.trace(products)) / n_points / n / p
+    noise_fraction = float(np.trace(products)) / n_points / n / p
     rounding = 10.0 * p * np.finfo(float).eps * float(np.diagonal(gram).max())
-    ridge = max(_RIDGE * noise_share, rounding)
+    ridge = max(_RIDGE * noise_fraction, rounding)
     gram.reshape(-1)[:: p + 1] += ridge
     inverse = cho_solve(cho_factor(gram), np.eye(p))
     influence = inverse @ inner  # of each point on the parameters, times n

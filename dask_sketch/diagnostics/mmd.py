@@ -95,9 +95,9 @@ def effective_components(weights: ArrayLike) -> float:
     >>> round(effective_components([0.25, 0.25, 0.25, 0.25]), 6)
     4.0
     """
-    share = np.asarray(weights, dtype=np.float64)
-    share = share[share > 0] / share.sum()
-    return float(np.exp(-(share * np.log(share)).sum()))
+    fractions = np.asarray(weights, dtype=np.float64)
+    fractions = fractions[fractions > 0] / fractions.sum()
+    return float(np.exp(-(fractions * np.log(fractions)).sum()))
 
 
 Array = NDArray[np.float64]
@@ -290,8 +290,8 @@ def data_distribution(model: GaussianMixture | Centroids, sketch: Sketch) -> Gau
     mean = model.weights @ model.centers
     between = model.weights @ (model.centers - mean) ** 2
     variance = sketch.extent[1]
-    least = np.finfo(float).eps * np.maximum(variance, np.finfo(float).tiny / np.finfo(float).eps)
-    within = np.maximum(variance - between, least)
+    floor = np.finfo(float).eps * np.maximum(variance, np.finfo(float).tiny / np.finfo(float).eps)
+    within = np.maximum(variance - between, floor)
     return GaussianMixture(
         model.weights, model.centers, np.broadcast_to(within, model.centers.shape)
     )

@@ -130,9 +130,9 @@ class ModelSelection:
             numbers, values = curves.setdefault(name, ([], []))
             numbers.append(entry.model.n_components)
             values.append(entry.excess)
-        place = float(self.model.n_components), self.selected.excess
+        point = float(self.model.n_components), self.selected.excess
         label = f"{_LABELS[self.criterion][0]}, above the lowest"
-        return SelectionPlots(curves, place, label)
+        return SelectionPlots(curves, point, label)
 
     def as_dict(self) -> dict[str, Any]:
         """Criterion, selected number of components, and the values of all models by rank."""
@@ -324,8 +324,8 @@ def _select_by_heldout(
     require_common_names(
         {f"models[{number}]": model.feature_names for number, model in enumerate(candidates)}
     )
-    found = [discrepancy(model, heldout, seed) for model in candidates]
-    order = sorted(range(len(candidates)), key=lambda index: found[index].cost)
+    distances = [discrepancy(model, heldout, seed) for model in candidates]
+    order = sorted(range(len(candidates)), key=lambda index: distances[index].cost)
     first = order[0]
     apart = np.stack([weighted_residual(model, heldout) for model in candidates])
     apart -= apart[first].copy()
@@ -339,10 +339,10 @@ def _select_by_heldout(
             model=candidates[index],
             index=index,
             n_parameters=count_parameters(candidates[index]),
-            value=found[index].squared,
-            excess=found[index].cost - found[first].cost,
+            value=distances[index].squared,
+            excess=distances[index].cost - distances[first].cost,
             excess_deviation=float(deviations[index]),
-            heldout=found[index],
+            heldout=distances[index],
         )
         for index in order
     )
@@ -387,19 +387,19 @@ def _select_from_sketch(
             close_in(candidates, kind)
         for number in numbers or ():
             candidates.decode(kind, number)
-    found = list(candidates.found.values())
+    decoded = list(candidates.found.values())
     if by_heldout:
-        models: list[Any] = [each.model for each in found]
+        models: list[Any] = [each.model for each in decoded]
         chosen = _select_by_heldout(models, heldout, seed)
         ranking = tuple(
-            replace(entry, overidentification=candidates.test(found[entry.index]))
+            replace(entry, overidentification=candidates.test(decoded[entry.index]))
             for entry in chosen.ranking
         )
         selected = ranking[chosen.ranking.index(chosen.selected)]
         result = ModelSelection(ranking, selected, "heldout")
     else:
         result = _rank(candidates)
-    for warning in found[result.selected.index].caught:
+    for warning in decoded[result.selected.index].caught:
         warn_user(warning.message)
     _warn_of_selection(candidates, result, numbers)
     return result
@@ -451,20 +451,20 @@ def _checked_types(
 
 
 def _rank(candidates: Candidates) -> ModelSelection:
-    found = list(candidates.found.values())
-    values = [candidates.value(each) for each in found]
+    ranked = list(candidates.found.values())
+    values = [candidates.value(each) for each in ranked]
     lowest = min(values)
     ranking = tuple(
         RankedModel(
-            model=found[index].model,
+            model=ranked[index].model,
             index=index,
-            n_parameters=count_parameters(found[index].model),
+            n_parameters=count_parameters(ranked[index].model),
             value=values[index],
             excess=values[index] - lowest,
             excess_deviation=0.0,
-            overidentification=found[index].test,
+            overidentification=ranked[index].test,
         )
-        for index in sorted(range(len(found)), key=values.__getitem__)
+        for index in sorted(range(len(ranked)), key=values.__getitem__)
     )
     return ModelSelection(ranking, ranking[0], candidates.criterion)
 

@@ -179,16 +179,16 @@ def write_report(
     require_common_names(
         {"model": getattr(model, "feature_names", None), **named, "sample": names_in(sample)}
     )
-    found = diagnostics
-    if found is None and sketch is not None and model is not None:
-        found = diagnose(model, sketch, heldout)
+    fit = diagnostics
+    if fit is None and sketch is not None and model is not None:
+        fit = diagnose(model, sketch, heldout)
     drawn = feature_map or (None if sketch is None else sketch.feature_map)
     return write_page(
         path,
         title=title or ("A model" if sketch is None else "A sketch" if model is None else _TITLE),
         answers=answers,
         summary=[
-            *_sentences(sketch, model, None if answers else found, plan, observed),
+            *_sentences(sketch, model, None if answers else fit, plan, observed),
             *summary,
         ],
         sections=sections,
@@ -200,8 +200,8 @@ def write_report(
         versions=versions,
         command=command,
         plan=_plan_rows(plan, observed, sketch),
-        diagnostics={} if found is None else found._fields(),
-        findings=None if found is None else list(found.findings.values()),
+        diagnostics={} if fit is None else fit._fields(),
+        findings=None if fit is None else list(fit.findings.values()),
         comparison=comparison,
         components=[] if model is None else _component_rows(model),
         features=_feature_rows(sketch, labels),
@@ -401,8 +401,8 @@ def _sketch_fields(
 def _component_rows(model: GaussianMixture | Centroids) -> list[tuple[str, list[str]]]:
     """Weight, and mean and standard deviation in each feature, of each component."""
     if isinstance(model, Centroids):
-        places = zip(model.weights, model.centers, strict=True)
-        return [(f"{weight:.4f}", [f"{x:.4g}" for x in center]) for weight, center in places]
+        rows = zip(model.weights, model.centers, strict=True)
+        return [(f"{weight:.4f}", [f"{x:.4g}" for x in center]) for weight, center in rows]
     deviations = np.sqrt(model.variances)
     return [
         (

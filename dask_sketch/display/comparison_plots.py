@@ -220,11 +220,11 @@ def _draw_strips(ax: Axes, codes: NDArray[np.intp], names: list[str]) -> None:
     from matplotlib.patches import Patch
 
     colours = ListedColormap(_SIDES[: len(names)])
-    for place, strip in (
+    for position, strip in (
         ((-0.045, 0.0, 0.03, 1.0), codes[:, None]),
         ((0.0, -0.045, 1.0, 0.03), codes[None]),
     ):
-        inner = ax.inset_axes(place)
+        inner = ax.inset_axes(position)
         inner.imshow(
             strip, cmap=colours, vmin=-0.5, vmax=len(names) - 0.5, aspect="auto",
             interpolation="nearest",
@@ -299,30 +299,30 @@ def plot_witness(
     >>> plot_witness(grid, np.sin(grid[:, 0]), names=["height"]).get_xlabel()
     'height'
     """
-    points, found = np.asarray(x, dtype=np.float64), np.asarray(values, dtype=np.float64)
-    if points.ndim != 2 or points.shape[1] not in (1, 2) or found.shape != points.shape[:1]:
+    points, heights = np.asarray(x, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    if points.ndim != 2 or points.shape[1] not in (1, 2) or heights.shape != points.shape[:1]:
         raise InputError(
-            f"x has shape {points.shape} and values {found.shape}: give points of one or two "
+            f"x has shape {points.shape} and values {heights.shape}: give points of one or two "
             "features, and one value for each.",
             parameter="x",
         )
     ax = new_axes(ax)
     shown = [f"feature {k}" for k in range(points.shape[1])] if names is None else list(names)
     if points.shape[1] == 1:
-        _draw_curve(ax, points[:, 0], found, sides, noise)
+        _draw_curve(ax, points[:, 0], heights, sides, noise)
         ax.set(xlabel=shown[0])
         take_names_literally(ax)
         return ax
-    reach = float(np.abs(found).max(initial=0.0)) or 1.0
+    reach = float(np.abs(heights).max(initial=0.0)) or 1.0
     style: dict[str, Any] = {"cmap": _sign_colours(), "vmin": -reach, "vmax": reach}
     grid = _grid(points)
     drawn: Any
     if grid is None:
-        drawn = ax.scatter(points[:, 0], points[:, 1], c=found, s=14, lw=0, **style)
+        drawn = ax.scatter(points[:, 0], points[:, 1], c=heights, s=14, lw=0, **style)
     else:
         across, up = grid
         image = np.empty((len(up), len(across)))
-        image[np.searchsorted(up, points[:, 1]), np.searchsorted(across, points[:, 0])] = found
+        image[np.searchsorted(up, points[:, 1]), np.searchsorted(across, points[:, 0])] = heights
         half = [float(c[1] - c[0]) / 2.0 for c in grid]
         extent = (
             float(across[0]) - half[0], float(across[-1]) + half[0],
@@ -340,11 +340,11 @@ def plot_witness(
 
 
 def _draw_curve(
-    ax: Axes, place: Array, values: Array, sides: tuple[str, str] | None, noise: ArrayLike | None
+    ax: Axes, points: Array, values: Array, sides: tuple[str, str] | None, noise: ArrayLike | None
 ) -> None:
     """Witness function of one feature, above and below zero in two colours."""
-    order = np.argsort(place, kind="stable")
-    x, y = place[order], values[order]
+    order = np.argsort(points, kind="stable")
+    x, y = points[order], values[order]
     first, second = sides or ("the first", "the second")
     for color, part, side in ((BLUE, y >= 0.0, first), (ORANGE, y <= 0.0, second)):
         ax.fill_between(

@@ -200,7 +200,7 @@ def plot_components(
     InputError
         If a feature does not exist, shapes do not match, or matplotlib is missing.
     """
-    share = np.asarray(weights, dtype=np.float64)
+    fractions = np.asarray(weights, dtype=np.float64)
     centers_all = np.asarray(means, dtype=np.float64)
     deviations_all, d = np.zeros_like(centers_all), centers_all.shape[1]
     shapes = None if covariances is None else np.asarray(covariances, dtype=np.float64)
@@ -211,8 +211,8 @@ def plot_components(
     if rows is not None and (rows.ndim != 2 or rows.shape[1] != d or not len(rows)):
         raise InputError(f"sample has shape {rows.shape}; the model needs (n_samples, {d}).")
     if features is None:
-        away = (centers_all - share @ centers_all) ** 2 + deviations_all**2
-        spread = share @ away if rows is None else rows.var(axis=0)
+        away = (centers_all - fractions @ centers_all) ** 2 + deviations_all**2
+        spread = fractions @ away if rows is None else rows.var(axis=0)
         order = np.argsort(-spread, kind="stable")
         features = (int(order[0]), int(order[min(1, d - 1)]))
     if len(features) != 2 or not all(0 <= feature < d for feature in features):
@@ -224,12 +224,12 @@ def plot_components(
     shown = None if rows is None else rows[:, pair]
     if shown is not None:
         _draw_density(ax, shown)
-    axes, angles = 1.0 * deviations_all[:, pair], np.zeros(len(share))
+    axes, angles = 1.0 * deviations_all[:, pair], np.zeros(len(fractions))
     if shapes is not None and shapes.ndim == 3 and pair[0] != pair[1]:
         squares, directions = np.linalg.eigh(shapes[:, pair][:, :, pair])
         axes = np.sqrt(np.maximum(squares, 0.0))
         angles = np.degrees(np.arctan2(directions[:, 1, 0], directions[:, 0, 0]))
-    _draw_ellipses(ax, share / share.max(), centers_all[:, pair], axes, angles)
+    _draw_ellipses(ax, fractions / fractions.max(), centers_all[:, pair], axes, angles)
     low, high = _limits(centers_all[:, pair], deviations_all[:, pair], shown)
     ax.set_xlim(low[0], high[0])
     ax.set_ylim(low[1], high[1])
@@ -248,7 +248,7 @@ def _draw_density(ax: Axes, rows: Array) -> None:
 
 
 def _draw_ellipses(
-    ax: Axes, share: Array, centers: Array, deviations: Array, angles: Array
+    ax: Axes, fractions: Array, centers: Array, deviations: Array, angles: Array
 ) -> None:
     """Ellipses with deviations along two axes, the first at an angle in degrees."""
     from matplotlib.collections import EllipseCollection
@@ -263,12 +263,12 @@ def _draw_ellipses(
             offset_transform=ax.transData,
             facecolors="none",
             edgecolors=ORANGE,
-            linewidths=0.3 + 1.3 * share**2,
-            alpha=1.0 if len(share) <= 16 else 0.6,
+            linewidths=0.3 + 1.3 * fractions**2,
+            alpha=1.0 if len(fractions) <= 16 else 0.6,
             label="two standard deviations",
         )
         ax.add_collection(ellipses)
-    size = 4 + 40 * share
+    size = 4 + 40 * fractions
     ax.scatter(
         centers[:, 0], centers[:, 1], s=size, color=ORANGE, zorder=3, lw=0, label="centroids"
     )
@@ -523,10 +523,10 @@ def plot_det(rates: ErrorRates, ax: Axes | None = None, **line: Any) -> Axes:
     for axis, name in ((ax.xaxis, "false alarms"), (ax.yaxis, "misses")):
         axis.set_ticks(ndtri(_TICKS), [f"{100 * tick:g} %" for tick in _TICKS])
         axis.set_label_text(name)
-    most = max(_MAX_RATE, min(2.0 * rates.equal_error_rate, 1.0 - _MIN_RATE))
+    largest = max(_MAX_RATE, min(2.0 * rates.equal_error_rate, 1.0 - _MIN_RATE))
     if others:
-        most = max(most, float(ndtr(ax.get_xlim()[1])))
-    ends = ndtri([_MIN_RATE, most])
+        largest = max(largest, float(ndtr(ax.get_xlim()[1])))
+    ends = ndtri([_MIN_RATE, largest])
     ax.set(xlim=ends, ylim=ends, aspect="equal")
     ax.tick_params(axis="x", rotation=45)
     return ax

@@ -66,7 +66,7 @@ class WhitenedFeatures:
         Whitening matrix by which centered features are multiplied, shape (2 m, 2 m).
     sorted_scores
         Scores of the rows that were not used for whitening, in ascending order, shape (n_rows,).
-    tail_shares
+    tail_fractions
         Share of the data at or above each of these scores, and above all of them, shape
         (n_rows + 1,).
     """
@@ -77,7 +77,7 @@ class WhitenedFeatures:
     mean: Array
     matrix: Array
     sorted_scores: Array
-    tail_shares: Array
+    tail_fractions: Array
 
     @classmethod
     def fit(cls, weighted: WeightedRows, sketch: Sketch, seed: int) -> WhitenedFeatures:
@@ -116,13 +116,13 @@ class WhitenedFeatures:
             mean=halves(sketch.centered_characteristic[chosen]),
             matrix=np.eye(2 * used),
             sorted_scores=np.empty(0),
-            tail_shares=np.ones(1),
+            tail_fractions=np.ones(1),
         )
         fitted, other = order[:half], order[half:]
         with one_blas_thread():
             features = plain.transform(weighted.rows[fitted])
-            share = weighted.weights[fitted] / weighted.weights[fitted].sum()
-            covariance = (features * share[:, None]).T @ features
+            fractions = weighted.weights[fitted] / weighted.weights[fitted].sum()
+            covariance = (features * fractions[:, None]).T @ features
             ridged = covariance.copy()
             ridge = _RIDGE * max(float(np.mean(covariance.diagonal())), np.finfo(float).tiny)
             ridged[np.diag_indices_from(ridged)] += ridge
@@ -138,7 +138,7 @@ class WhitenedFeatures:
             plain,
             matrix=np.asarray(inverse.T / math.sqrt(mean_score)),
             sorted_scores=scores[ascending] / mean_score,
-            tail_shares=above / above[0],
+            tail_fractions=above / above[0],
         )
 
     def transform(self, rows: Array) -> Array:
@@ -150,7 +150,7 @@ class WhitenedFeatures:
 
     def p_values(self, scores: Array) -> Array:
         """Shares of the data with scores at least as large, shape (n_rows,)."""
-        return self.tail_shares[np.searchsorted(self.sorted_scores, scores, side="left")]
+        return self.tail_fractions[np.searchsorted(self.sorted_scores, scores, side="left")]
 
     def scores(self, rows: Array) -> Array:
         """Scores and p-values of rows, shape (n_rows, 2); NaN for rows that are not finite."""

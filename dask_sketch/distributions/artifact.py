@@ -127,11 +127,11 @@ def _plain(classes: NDArray[Any]) -> NDArray[Any]:
 
 def _settings(estimator: Any) -> str:
     """Parameters of an estimator as JSON text; an instance of ``RandomState`` becomes null."""
-    found = {
+    settings = {
         name: np.asarray(value).tolist() if isinstance(value, (np.ndarray, np.generic, tuple, list))
         else value
         for name, value in estimator.get_params(deep=False).items()
     }  # fmt: skip
-    if not isinstance(found["random_state"], int):
-        found["random_state"] = None
-    return json.dumps(found, sort_keys=True)
+    if not isinstance(settings["random_state"], int):
+        settings["random_state"] = None
+    return json.dumps(settings, sort_keys=True)

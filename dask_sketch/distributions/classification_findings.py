@@ -82,7 +82,7 @@ def classification_findings(
     wrong = predicted != codes
     counts = np.zeros((len(classes), len(classes)))
     np.add.at(counts, (codes, predicted), 1.0)
-    verdict, warning, facts = _wrong_share(counts, target, dim)
+    verdict, warning, facts = _wrong_fraction(counts, target, dim)
     mine = probability[np.arange(n), codes]
     order = np.argsort(mine, kind="stable")[:MAX_WORST]
     rows = [
@@ -144,8 +144,8 @@ def _confusion_drawing(counts: Array, names: list[str], dim: str) -> Drawing:
     )
 
 
-def _draw_confusion(shares: xr.DataArray) -> Any:
-    ax = plot_matrix(shares, max_labels=_MAX_CLASSES)
+def _draw_confusion(fractions: xr.DataArray) -> Any:
+    ax = plot_matrix(fractions, max_labels=_MAX_CLASSES)
     ax.images[0].set_clim(0.0, 1.0)
     ax.set_aspect("auto")
     return ax
@@ -169,7 +169,7 @@ def _cross_validated(
     size = min(_FOLDS, int(known[1]))
     kind = StratifiedKFold if together is None else StratifiedGroupKFold
     folds = kind(size, shuffle=True, random_state=0)
-    found = np.zeros((len(y), len(model.classes_)))
+    probabilities = np.zeros((len(y), len(model.classes_)))
     with warnings.catch_warnings():
         # a warning of scikit-learn of small classes, whose sizes are on the page
         warnings.filterwarnings("ignore", "The least populated class", UserWarning)
@@ -180,20 +180,20 @@ def _cross_validated(
         unfitted = clone(model).set_params(solver="auto")
         fitted = unfitted.fit(groups.select(inside), y[inside], groups=given)
         columns = np.searchsorted(model.classes_, fitted.classes_)
-        found[np.ix_(test, columns)] = fitted.predict_proba(groups.select(~inside))
-    return found
+        probabilities[np.ix_(test, columns)] = fitted.predict_proba(groups.select(~inside))
+    return probabilities
 
 
-def _wrong_share(counts: Array, target: str, dim: str) -> tuple[Answer, str, dict[str, str]]:
+def _wrong_fraction(counts: Array, target: str, dim: str) -> tuple[Answer, str, dict[str, str]]:
     """Share of wrong predictions, beside the share if the most frequent class is predicted."""
     n, right = int(counts.sum()), int(np.trace(counts))
-    share, constant = 1.0 - right / n, 1.0 - float(counts.sum(axis=1).max()) / n
+    fraction, constant = 1.0 - right / n, 1.0 - float(counts.sum(axis=1).max()) / n
     interval = binomtest(n - right, n).proportion_ci(CONFIDENCE, "wilson")
     score = (
-        f"{share:.1%} are wrong, within [{interval.low:.1%}, {interval.high:.1%}] with a "
+        f"{fraction:.1%} are wrong, within [{interval.low:.1%}, {interval.high:.1%}] with a "
         f"confidence of {CONFIDENCE:.0%}"
     )
-    if share >= constant:
+    if fraction >= constant:
         short = f"No: the predictions are no better than a constant ({score})."
     elif interval.high >= constant:
         short = f"Perhaps not: they may be no better than a constant ({score})."
@@ -211,7 +211,7 @@ def _wrong_share(counts: Array, target: str, dim: str) -> tuple[Answer, str, dic
             f"significantly better than the most frequent class, which is wrong for "
             f"{constant:.1%} ({score}). {advice('class')}"
         )
-    facts = {"wrong": f"{share:.4g}", "of the constant": f"{constant:.4g}"}
+    facts = {"wrong": f"{fraction:.4g}", "of the constant": f"{constant:.4g}"}
     return Answer("Is it good?", sentences, bool(warning)), warning, facts
 
 
@@ -238,8 +238,8 @@ def _confusion(counts: Array, names: list[str], dim: str) -> tuple[Section, list
     rows = []
     order = np.argsort(right / totals, kind="stable")[:_MAX_CLASSES]
     for k in order:
-        most = int(others[k].argmax())
-        taken = f"{names[most]} ({others[k, most]:,.0f})" if others[k, most] else "none"
+        frequent = int(others[k].argmax())
+        taken = f"{names[frequent]} ({others[k, frequent]:,.0f})" if others[k, frequent] else "none"
         rows.append((names[k], f"{totals[k]:,.0f}", f"{right[k] / totals[k]:.1%}", taken))
     never = [name for name, number in zip(names, right, strict=True) if not number]
     text = "Classes of the most errors first, in colour where none is right." + (

@@ -186,15 +186,15 @@ def _verdict(test: TwoSampleTest) -> Answer:
     if test.p_value <= test.level:
         text = "A difference was found, but it is not significantly more than the tolerance."
         return Answer(question, [text])
-    found = [f"No difference was found at a level of {100.0 * test.level:.4g} %."]
+    sentences = [f"No difference was found at a level of {100.0 * test.level:.4g} %."]
     if test.interval[1] >= LARGEST:
-        found.append("There are too few units to find any.")
+        sentences.append("There are too few units to find any.")
     elif test.interval[1] > ROUNDING:  # else the sketches are equal
-        found.append(
+        sentences.append(
             "That does not show that there is none: one with a discrepancy above "
             f"{test.interval[1]:.2g} would probably have been found."
         )
-    return Answer(question, found)
+    return Answer(question, sentences)
 
 
 def _chance(test: TwoSampleTest) -> list[str]:
@@ -213,20 +213,20 @@ def _chance(test: TwoSampleTest) -> list[str]:
         else f"Whole {test.dim}s were assigned to the two sides at random, in {number}"
     )
     within = f" within {test.n_strata} strata" if test.n_strata > 1 else ""
-    share = round(test.p_value * test.n_permutations)
+    n_larger = round(test.p_value * test.n_permutations)
     rank = (
         "only the observed one has a difference so large"
-        if share <= 1
-        else f"{share:,} of them have a difference as large as the observed one"
+        if n_larger <= 1
+        else f"{n_larger:,} of them have a difference as large as the observed one"
     )
-    found = [
+    sentences = [
         f"{verdict}: p = {test.p_value:.2g}.",
         f"{how}{within}; {rank}.",
         f"The smallest p-value possible is {test.smallest_p_value:.2g}.",
     ]
     if test.statistic is not None:
-        found.append(f"The statistic was chosen on {test.dim}s that were not tested.")
-    return found
+        sentences.append(f"The statistic was chosen on {test.dim}s that were not tested.")
+    return sentences
 
 
 def _where(test: TwoSampleTest) -> Answer:
@@ -262,15 +262,15 @@ def _compared(
 
 def _limits(test: TwoSampleTest, warnings: Sequence[str]) -> Answer:
     """Warnings of the test, and limits that its numbers show."""
-    found = list(warnings)
+    sentences = list(warnings)
     if test.interval == (0.0, 2.0):
-        found.append(f"There are too few {test.dim}s for an interval of the discrepancy.")
+        sentences.append(f"There are too few {test.dim}s for an interval of the discrepancy.")
     if 2.0 * test.smallest_p_value > test.level:
-        found.append(
+        sentences.append(
             f"There are so few {test.dim}s that only the most extreme of all assignments is "
             "significant."
         )
-    return Answer("What limits the result?", found or ["No warning."], bool(found))
+    return Answer("What limits the result?", sentences or ["No warning."], bool(sentences))
 
 
 def _features(test: TwoSampleTest, names: tuple[str, str]) -> Section:
@@ -435,10 +435,10 @@ def _grid_of(units: Units, feature: int, number: int) -> Array:
 
 def _distance_drawing(sides: Sequence[SketchGroup], names: tuple[str, str]) -> Drawing:
     """Distances of all units, or of 300 evenly chosen ones."""
-    share = min(_MAX_UNITS / sum(map(len, sides)), 1.0)
+    fraction = min(_MAX_UNITS / sum(map(len, sides)), 1.0)
     chosen = [
         side.select(np.isin(np.arange(len(side)), np.linspace(0, len(side) - 1, n).astype(int)))
-        for side, n in ((side, max(int(share * len(side)), 1)) for side in sides)
+        for side, n in ((side, max(int(fraction * len(side)), 1)) for side in sides)
     ]
     n = len(chosen[0])
     dim = sides[0].dim
@@ -448,7 +448,7 @@ def _distance_drawing(sides: Sequence[SketchGroup], names: tuple[str, str]) -> D
     labels = [shortened(str(label)) for side in chosen for label in side.labels]
     matrix = mmd(both)
     matrix = matrix.assign_coords(dict.fromkeys(matrix.dims, labels)).rename("discrepancy")
-    omitted = "" if share == 1.0 else f"{len(both)} evenly chosen {dim}s; "
+    omitted = "" if fraction == 1.0 else f"{len(both)} evenly chosen {dim}s; "
     return Drawing(
         f"Distances of {dim}s",
         f"Discrepancy of every two {dim}s, {omitted}those that are alike side by side, in the "

@@ -129,7 +129,7 @@ def weighted_rows(
     return WeightedRows(rows, np.full(len(rows), 1.0 / len(rows)), None)
 
 
-def exact_shares(sketch: Sketch, features: Sequence[int]) -> Estimate | None:
+def exact_fractions(sketch: Sketch, features: Sequence[int]) -> Estimate | None:
     """Compute the share of the rows with each level, or each pair of levels, from a sketch.
 
     The shares solve linear equations. Each frequency that uses no other features gives two of them,
@@ -171,8 +171,8 @@ def exact_shares(sketch: Sketch, features: Sequence[int]) -> Estimate | None:
     rounding = _FEATURE_ERROR * max(10, *shape)
     deviation = math.sqrt(sketch.added_variance + rounding**2)
     error = deviation * np.linalg.norm(inverse[:, :-1], axis=1)
-    shares = np.clip(inverse @ right, 0.0, 1.0)
-    return Estimate(shares.reshape(shape), error.reshape(shape))
+    fractions = np.clip(inverse @ right, 0.0, 1.0)
+    return Estimate(fractions.reshape(shape), error.reshape(shape))
 
 
 class FeatureRegression:
@@ -234,14 +234,14 @@ class FeatureRegression:
         held = np.concatenate([np.arange(n_held), used + np.arange(n_held)])
         others = np.setdiff1d(np.arange(len(gram)), held)
         inner, cross = gram[np.ix_(others, others)], gram[np.ix_(others, held)]
-        found = []
+        coefficients = []
         for ridge in _RIDGES:
             slopes = _solve(inner, ridge * scale, cross)
             errors = self._bias[held] - self._bias[others] @ slopes
             left = np.einsum("ij,ij->j", slopes, inner @ slopes - 2.0 * cross)
             left += gram.diagonal()[held]
-            found.append((float(np.mean(errors**2)), float(np.mean(left)), ridge))
-        squared, left, self.ridge = min(found)
+            coefficients.append((float(np.mean(errors**2)), float(np.mean(left)), ridge))
+        squared, left, self.ridge = min(coefficients)
         if self.weighted.inclusion is None:
             self.model_error = math.sqrt(squared / left) if left > 0 else 0.0
         matrix = gram.copy()

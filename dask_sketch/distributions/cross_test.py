@@ -17,7 +17,7 @@ from dask_sketch.distributions.units import Units
 
 Array = NDArray[np.float64]
 MIN_UNITS = 3  # of a side: one for the direction, and two that are tested along it
-_DIRECTION_SHARE = 3  # one in three units of the smaller side is for the direction
+_DIRECTION_FRACTION = 3  # one in three units of the smaller side is for the direction
 _MAX_SPLITS = 50
 _RIDGE = 0.001  # of the directions that are whitened by rows, relative to the largest eigenvalue
 _MAX_WHITENED = 512  # frequencies that are whitened together
@@ -76,15 +76,15 @@ def cross_test(units: Units, seed: int) -> CrossTest:
     98(1). Liu, Xie (2020), Cauchy combination test, JASA 115(529).
     """
     vectors = units.centred(units.vectors)
-    found, is_complete = _splits(units.first, seed)
-    tested = ~(found != 0.0)
+    splits, is_complete = _splits(units.first, seed)
+    tested = ~(splits != 0.0)
     p = []
     for gram in _grams(units, vectors):
-        scores = found @ gram
+        scores = splits @ gram
         scores[np.abs(scores) < _ROUNDING * np.abs(gram).max()] = 0.0
         sides = tested & units.first, tested & ~units.first
         p.append(_welch(scores, *sides, unequal=_has_unequal_sizes(units))[0])
-    return CrossTest(_combined(np.concatenate(p)), len(found), is_complete)
+    return CrossTest(_combined(np.concatenate(p)), len(splits), is_complete)
 
 
 def moment_p_values(units: Units) -> Array:
@@ -129,7 +129,7 @@ def _splits(first: NDArray[np.bool_], seed: int) -> tuple[Array, bool]:
     """Coefficients of the units in directions, (n_splits, n_units), and whether they are all."""
     sides = [np.flatnonzero(side) for side in (first, ~first)]
     # Welch's test does not hold its level for two units beside many: two vary too little by chance
-    tested = min(len(side) - max(len(side) // _DIRECTION_SHARE, 1) for side in sides)
+    tested = min(len(side) - max(len(side) // _DIRECTION_FRACTION, 1) for side in sides)
     sizes = [len(side) - tested for side in sides]
     total = math.prod(math.comb(len(side), k) for side, k in zip(sides, sizes, strict=True))
     chosen = (

@@ -262,10 +262,10 @@ class DensityNodes:
     def warn_of_gaps(self) -> None:
         """Warn if the nodes are too far apart for the bandwidth, so that they miss rows."""
         if (self.bandwidth < _NARROW * self.spacing).any():
-            least = int(np.ceil(np.max(_NARROW * (self.upper - self.lower) / self.bandwidth)))
+            n_needed = int(np.ceil(np.max(_NARROW * (self.upper - self.lower) / self.bandwidth)))
             warn_user(
                 f"n_side={self.n_side}: the nodes are farther apart than twice the bandwidth, so "
-                f"that they miss rows. Give n_side={least} or more, or a larger bandwidth."
+                f"that they miss rows. Give n_side={n_needed} or more, or a larger bandwidth."
             )
 
     def warn_of_mass(self, densities: Array, names: Sequence[str]) -> None:

@@ -341,8 +341,8 @@ def _pairs_needed(found: Divergence, n_pairs: int, n_features: int) -> int:
     parameters, simulation = found.parameter_error, found.simulation_error
     if not parameters or simulation is None or simulation <= _SMALL * parameters:
         return n_pairs
-    most = min(_MAX_PAIRS, max(_COORDINATES // n_features, n_pairs))
-    return int(min(most, n_pairs * (simulation / (_SMALL * parameters)) ** 2))
+    max_pairs = min(_MAX_PAIRS, max(_COORDINATES // n_features, n_pairs))
+    return int(min(max_pairs, n_pairs * (simulation / (_SMALL * parameters)) ** 2))
 
 
 def checked_kind(kind: str, alpha: float) -> float:
@@ -497,8 +497,8 @@ def _parameter_noise(
     of the parameter. The second derivative is the mean of ``curvature`` times products of scores.
     Second derivatives of the densities are left out of it: their factor vanishes at ``p = q``.
     """
-    most = max(map(n_parameters, mixtures))
-    kept = min(_N_SCORED, len(points[0]), max(_SCORES // most, _MIN_SCORED))
+    max_parameters = max(map(n_parameters, mixtures))
+    kept = min(_N_SCORED, len(points[0]), max(_SCORES // max_parameters, _MIN_SCORED))
     x = np.concatenate([side[:kept] for side in points])
     ratio = log_ratio[:, :kept].ravel()
     terms = integrand(kind, ratio, alpha)

@@ -163,8 +163,8 @@ def _serial_effect(units: Units, difference: Array) -> Effect:
     if freedom <= 1.0:
         return Effect(length, math.nan, math.nan, math.nan, math.nan)
     mine = sides @ units.masses
-    shares = np.where(sides, 1.0 / mine[:, None], -1.0 / (units.masses.sum() - mine)[:, None])
-    noise = (shares * units.masses) @ units.centred(units.vectors)
+    coefficients = np.where(sides, 1.0 / mine[:, None], -1.0 / (units.masses.sum() - mine)[:, None])
+    noise = (coefficients * units.masses) @ units.centred(units.vectors)
     squares = np.einsum("ij,ij->i", noise, noise)
     apart = squares - squares.mean()
     along = float(np.mean((noise @ difference) ** 2)) / length if length > 0 else 0.0

@@ -23,7 +23,7 @@ from dask_sketch.distributions.control_variates import (
     Estimate,
     FeatureRegression,
     LocalMeans,
-    exact_shares,
+    exact_fractions,
     weighted_rows,
 )
 from dask_sketch.errors import InputError
@@ -236,7 +236,7 @@ class EmpiricalDistribution:
                 f"{d}), with each lower corner below the upper one.",
                 parameter="lower",
             )
-        found = self._shares(*np.broadcast_arrays(low, high))
+        found = self._fractions(*np.broadcast_arrays(low, high))
         if max(one.ndim for one in corners) < 2:
             return Estimate(*(one[0] for one in found))
         return found
@@ -281,7 +281,7 @@ class EmpiricalDistribution:
         exact = self._exact([k])
         if exact is not None:
             return exact, edges
-        return self._shares(*self._boxes([k], low[:, None], high[:, None])), edges
+        return self._fractions(*self._boxes([k], low[:, None], high[:, None])), edges
 
     def histogram2d(
         self,
@@ -339,17 +339,17 @@ class EmpiricalDistribution:
         pairs = zip(features, both, ranges, strict=True)
         (low, high, edges), (left, right, others) = (self._intervals(*one) for one in pairs)
         shape = len(low), len(left)
-        found = self._exact(features)
-        if found is None:
+        cells = self._exact(features)
+        if cells is None:
             if math.prod(shape) > _MAX_BINS:
                 raise InputError(
                     f"bins={bins!r}: {math.prod(shape):,} cells; give at most {_MAX_BINS:,}."
                 )
             lower = np.stack([np.repeat(low, shape[1]), np.tile(left, shape[0])], axis=1)
             upper = np.stack([np.repeat(high, shape[1]), np.tile(right, shape[0])], axis=1)
-            counts = self._shares(*self._boxes(features, lower, upper))
-            found = Estimate(*(one.reshape(shape) for one in counts))
-        return found, edges, others
+            counts = self._fractions(*self._boxes(features, lower, upper))
+            cells = Estimate(*(one.reshape(shape) for one in counts))
+        return cells, edges, others
 
     def _exact(self, features: list[int]) -> Estimate | None:
         """Counts of levels from the sums of the sketch alone; None if these do not determine them.
@@ -359,7 +359,7 @@ class EmpiricalDistribution:
         categories = self.sketch.feature_map.categories
         if categories is None or any(categories.levels[k] is None for k in features):
             return None
-        found = exact_shares(self.sketch, features)
+        found = exact_fractions(self.sketch, features)
         total = self.sketch.total_weight
         return (
             None if found is None else Estimate(total * found.value, total * found.standard_error)
@@ -625,8 +625,8 @@ class EmpiricalDistribution:
         widths = np.broadcast_to(array, len(features))
         deviations = np.sqrt(self.sketch.extent[1][features])
         for one, deviation in zip(widths, deviations, strict=True):
-            least = _LEAST_WIDTH * float(deviation)
-            require_number("bandwidth", float(one), least, math.inf, strict=True)
+            floor = _LEAST_WIDTH * float(deviation)
+            require_number("bandwidth", float(one), floor, math.inf, strict=True)
         return np.array(widths)
 
     def _blockwise(self, values: Array) -> Estimate:
@@ -634,10 +634,10 @@ class EmpiricalDistribution:
         found = [self._regression.estimate(values[:, k : k + _FUNCTIONS]) for k in blocks]
         return Estimate(*(np.concatenate(one) for one in zip(*found, strict=True)))
 
-    def _shares(self, low: Array, high: Array) -> Estimate:
+    def _fractions(self, low: Array, high: Array) -> Estimate:
         """Total weights in boxes."""
         rows, weights = self._weighted.rows, self._weighted.weights
-        found = []
+        fractions = []
         for start in range(0, max(len(low), 1), _FUNCTIONS):
             block = slice(start, start + _FUNCTIONS)
             inside = np.ones((len(rows), len(low[block])), dtype=bool)
@@ -646,8 +646,8 @@ class EmpiricalDistribution:
                     inside &= (column[:, None] >= low[block, k]) & (
                         column[:, None] < high[block, k]
                     )
-            found.append(self._regression.estimate(inside.astype(np.float64)))
-        value, error = (np.concatenate(one) for one in zip(*found, strict=True))
+            fractions.append(self._regression.estimate(inside.astype(np.float64)))
+        value, error = (np.concatenate(one) for one in zip(*fractions, strict=True))
         # a box without random rows may have rows: as if one more random row were in it
         if not self._weighted.is_exact:
             error = np.hypot(error, float(weights @ weights))

@@ -86,7 +86,7 @@ class DistributionEstimator(Storable, VersionedPickle, BaseEstimator):
         left_out: NDArray[np.intp] | None,
     ) -> SelectedRidge:
         """Select bandwidth and ridge, and set the fitted attributes of both estimators."""
-        found = select_ridge(
+        selected = select_ridge(
             opened,
             targets,
             weights,
@@ -96,7 +96,7 @@ class DistributionEstimator(Storable, VersionedPickle, BaseEstimator):
             weight_sizes=self.weight_sizes,
             left_out=left_out,
         )
-        return self._set(found)
+        return self._set(selected)
 
     def _is_normal(self, x: Any, y: Any, left_out: Any) -> bool:
         """Whether normal equations are added over the chunks of a lazy input."""
@@ -126,7 +126,7 @@ class DistributionEstimator(Storable, VersionedPickle, BaseEstimator):
         """Select bandwidth and ridge in one pass over lazy groups; also targets and sizes."""
         groups = lazy.samples.groups
         targets = labelled_targets(y, weights, None if groups is None else groups.names, encode)
-        found, sizes = fit_lazily(
+        selected, sizes = fit_lazily(
             lazy,
             targets,
             self._features(),
@@ -134,8 +134,8 @@ class DistributionEstimator(Storable, VersionedPickle, BaseEstimator):
             self.alphas,
             weight_sizes=self.weight_sizes,
         )
-        self.n_features_in_ = found.features.n_features_in_
-        return self._set(found), targets, sizes
+        self.n_features_in_ = selected.features.n_features_in_
+        return self._set(selected), targets, sizes
 
     def _features(self) -> DistributionFeatures:
         # one seed for all bandwidths, also from an instance of RandomState
@@ -160,17 +160,17 @@ class DistributionEstimator(Storable, VersionedPickle, BaseEstimator):
     def as_dict(self) -> dict[str, Any]:
         """Settings; for a fitted estimator also its choices, error and feature map, for JSON."""
         name = "classifier" if isinstance(self, ClassifierMixin) else "regressor"
-        found: dict[str, Any] = {"kind": f"distribution {name}"} | self.get_params(deep=False)
+        values: dict[str, Any] = {"kind": f"distribution {name}"} | self.get_params(deep=False)
         if hasattr(self, "ridge_"):
-            found |= {
+            values |= {
                 "n_features_in": int(self.n_features_in_),
                 "bandwidth": float(self.bandwidth_),
                 "alpha": float(self.alpha_),
                 "mean_squared_error": -float(self.ridge_.best_score_),
             }
             feature_map = self.features_.feature_map_
-            found["feature_map"] = None if feature_map is None else feature_map.as_dict()
-        return found
+            values["feature_map"] = None if feature_map is None else feature_map.as_dict()
+        return values
 
     def _opened(self, x: Any, groups: Any) -> Embeddings:
         check_is_fitted(self)

@@ -203,11 +203,11 @@ class Shrinkage:
         noise = float(np.sum(within)) * 2.0 / sizes
         spread = float(np.sum(values.var(axis=0))) - float(np.mean(noise))
         precision = _divided(np.ones(len(sizes)), max(spread, 0.0) + noise, 1.0)
-        share = precision / precision.sum()
-        center = share @ values
-        total = share @ (values - center) ** 2 / max(1.0 - float(share @ share), 1e-12)
+        fractions = precision / precision.sum()
+        center = fractions @ values
+        total = fractions @ (values - center) ** 2 / max(1.0 - float(fractions @ fractions), 1e-12)
         total = 0.5 * (total[:m] + total[m:])
-        between = np.maximum(total - within * float(share @ (1.0 / sizes)), 0.0)
+        between = np.maximum(total - within * float(fractions @ (1.0 / sizes)), 0.0)
         return cls(center, np.tile(between, 2), np.tile(within, 2))
 
     def apply(self, values: Array, sizes: Array) -> Array:

@@ -76,11 +76,11 @@ def nearest_groups(
     second = first if other is None else _checked("other", other)
     first.feature_map.require_same(second.feature_map)
     n_neighbors = require_integer("n_neighbors", n_neighbors, 1)
-    most = len(second) - (other is None)
-    if n_neighbors > most:
+    max_neighbors = len(second) - (other is None)
+    if n_neighbors > max_neighbors:
         raise InputError(
-            f"n_neighbors={n_neighbors}: there are {most:,} groups to search. Give a smaller "
-            "number.",
+            f"n_neighbors={n_neighbors}: there are {max_neighbors:,} groups to search. Give a "
+            "smaller number.",
             parameter="n_neighbors",
         )
     with one_blas_thread():

@@ -395,17 +395,17 @@ def _discrepancies(units: Units, codes: Codes) -> tuple[Effect, Array]:
     totals, whole = masses @ members, float(masses.sum())
     means = (members / totals).T @ (masses[:, None] * vectors)
     apart = means - masses @ vectors / whole
-    share = masses / totals[codes]
+    fractions = masses / totals[codes]
     residuals = vectors - means[codes]
     squares = np.sum(residuals**2, axis=1)
-    free = 1.0 - share
+    free = 1.0 - fractions
     alone = free < 1e-9  # in its group, without a residual
     noise = squares / np.where(alone, 1.0, free)
     if alone.any():
         sums, rest = (np.bincount(classes, values) for values in (squares, free))
         alike = np.where(rest > 1e-9, sums / np.maximum(rest, 1e-9), sums.sum() / rest.sum())
         noise[alone] = alike[classes[alone]]
-    own = (share**2 * noise) @ members  # of the means of the groups
+    own = (fractions**2 * noise) @ members  # of the means of the groups
     part = totals / whole
     # the mean of all units contains the mean of the group
     together = float(part**2 @ own)

@@ -305,10 +305,10 @@ def compare_columns(
     )
     require_memory("n_permutations", n_permutations, 8 * n + 32 * m + _BYTES)
     with one_blas_thread():
-        share = both.total_weight / both.total_weight.sum()
-        variance = share @ (both.variance + (both.mean - share @ both.mean) ** 2)
+        fractions = both.total_weight / both.total_weight.sum()
+        variance = fractions @ (both.variance + (both.mean - fractions @ both.mean) ** 2)
         columns = list(bands(both.feature_map, variance))
-        parts = _parts(both, first, second, share, codes).with_least_noise(columns)
+        parts = _parts(both, first, second, fractions, codes).with_least_noise(columns)
         _warn_of_skewness(parts, both.dim)
         draws = parts.draws(n_permutations, seed)
         found: list[Array] = []
@@ -348,8 +348,8 @@ def _warn_of_skewness(parts: _Parts, dim: str) -> None:
         return
     n, side = len(within), float(np.mean(scores > 0.0))
     skewness = abs(float(np.mean(scores**3))) / squared**1.5
-    most = max(_SKEWED, _SKEWED_OF_MANY * math.sqrt(n))
-    if skewness > most and min(side, 1.0 - side) < _FEW_UNITS:
+    limit = max(_SKEWED, _SKEWED_OF_MANY * math.sqrt(n))
+    if skewness > limit and min(side, 1.0 - side) < _FEW_UNITS:
         warn_user(
             f"the covariances inside of the {n:,} units ({dim}) have skewness {skewness:.2g}, as "
             "with rare values or few rows: p-values may be too small, above all p-values under "
@@ -439,8 +439,8 @@ class _Parts:
         allowed = max(1.0 - math.sqrt(2.0 / n), 0.0)
         for band in columns:  # the last one of each frequency counts
             chosen = band[: len(band) // 2]
-            least, own = float(self.least[:, chosen].sum()), float(found[:, chosen].sum())
-            factors[chosen] = math.sqrt(max(allowed * least / own, 1.0)) if own > 0.0 else 1.0
+            smallest, own = float(self.least[:, chosen].sum()), float(found[:, chosen].sum())
+            factors[chosen] = math.sqrt(max(allowed * smallest / own, 1.0)) if own > 0.0 else 1.0
         return replace(self, factors=factors)
 
     def noise(self) -> NDArray[np.complex128]:
@@ -487,23 +487,23 @@ def _parts(
     both: SketchGroup,
     first: SketchGroup,
     second: SketchGroup,
-    share: Array,
+    fractions: Array,
     strata: NDArray[np.intp],
 ) -> _Parts:
     feature_map = both.feature_map
     # the constant columns are at the center, so that the product has its phase as a factor
     phase = np.exp(1j * (feature_map.center @ feature_map.frequencies))
     a, b = first.characteristic() * phase, second.characteristic()
-    scale = share[:, None] * feature_scales(feature_map)
+    scale = fractions[:, None] * feature_scales(feature_map)
     within = scale * (both.characteristic() - a * b)
     # means of the strata, in the weights of the units
     members = np.eye(int(strata.max()) + 1)[strata]
-    mean = members @ (members / (share @ members)).T * share
+    mean = members @ (members / (fractions @ members)).T * fractions
     counts = both.effective_count
     rows = np.where(counts > 0.0, counts, both.total_weight)[:, None]
     spread = [np.maximum(1.0 - np.abs(side) ** 2, 0.0) for side in (a, b)]
-    least = scale**2 * spread[0] * spread[1] / np.maximum(rows - 1.0, 1.0)
-    return _Parts(within, scale * (a - mean @ a), b - mean @ b, least, strata)
+    smallest = scale**2 * spread[0] * spread[1] / np.maximum(rows - 1.0, 1.0)
+    return _Parts(within, scale * (a - mean @ a), b - mean @ b, smallest, strata)
 
 
 def _whitened(draws: Array, covariance: Array) -> list[Array]:

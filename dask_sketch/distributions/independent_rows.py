@@ -186,23 +186,21 @@ def compare_model(
     require_memory("n_draws", n_draws, 8 * _COPIES * (size + 2 * m))
     with one_blas_thread():
         expected = halves(unit * model.characteristic(feature_map.frequencies))
-        found = _weighted_rows(sketch, expected, size, seed)
-        if found is None:
-            found = _simulated_rows(feature_map, model, expected, size, seed)
-        noise, masses = found.noise, (found.masses, found.noise_masses)
+        rows = _weighted_rows(sketch, expected, size, seed)
+        if rows is None:
+            rows = _simulated_rows(feature_map, model, expected, size, seed)
+        noise, masses = rows.noise, (rows.masses, rows.noise_masses)
         difference = halves(unit * sketch.characteristic) - expected
         added = added_noise(feature_map, sketch)
         rng = np.random.default_rng((seed, 1))
-        draws = _noise_of_rows(rng, masses[1], n, n_draws, independent=found.is_weighted)
+        draws = _noise_of_rows(rng, masses[1], n, n_draws, independent=rows.is_weighted)
         differences = _Differences(draws, math.sqrt(n), False, added * math.sqrt(n))
         mean, variance = model.mean, model.variance
-        statistics = _statistics(
-            feature_map, variance, noise, found.others, difference, differences
-        )
+        statistics = _statistics(feature_map, variance, noise, rows.others, difference, differences)
         effect = effect_of_rows(difference, noise, 1.0 / n, added**2)
         sides = (sketch.mean, sketch.variance), (mean, variance)
         features = _moment_differences(
-            sides, mean, found.rows, masses, differences, feature_map.feature_names
+            sides, mean, rows.rows, masses, differences, feature_map.feature_names
         )
     return _result(statistics, effect, features, tolerance, level, n_draws, (sketch.count, 0))
 
@@ -285,19 +283,21 @@ def _weighted_rows(sketch: Sketch, expected: Array, size: int, seed: int) -> _Ro
         return None
     sample = resized(sample, 2 * size)
     order = np.random.default_rng((seed, 4)).permutation(len(sample))
-    rows, shares = np.asarray(sample.rows, dtype=np.float64), sample.noise_weights
-    noise = np.sqrt(shares)[:, None] * (features_of(sketch.feature_map, rows) - expected)
+    rows, noise_masses = np.asarray(sample.rows, dtype=np.float64), sample.noise_weights
+    noise = np.sqrt(noise_masses)[:, None] * (features_of(sketch.feature_map, rows) - expected)
     kept, left = order[::2], order[1::2]
-    noise, others = (noise[part] / math.sqrt(shares[part].sum()) for part in (kept, left))
-    masses, shares = (values[kept] / values[kept].sum() for values in (sample.weights, shares))
-    n_effective = float(1.0 / (shares @ shares))
+    noise, others = (noise[part] / math.sqrt(noise_masses[part].sum()) for part in (kept, left))
+    masses, noise_masses = (
+        values[kept] / values[kept].sum() for values in (sample.weights, noise_masses)
+    )
+    n_effective = float(1.0 / (noise_masses @ noise_masses))
     if n_effective < _MIN_EFFECTIVE:
         warn_user(
             f"weights that differ so much leave the noise to about {n_effective:.0f} of "
             f"{len(kept):,} random rows: the p-value may be too small. Sketch more rows, or bound "
             "their weights."
         )
-    return _RowsOfModel(noise, others, rows[kept], masses, shares, True)
+    return _RowsOfModel(noise, others, rows[kept], masses, noise_masses, True)
 
 
 def _checked_arguments(
@@ -318,28 +318,28 @@ def _compare(
     feature_map = first.feature_map
     m = feature_map.n_frequencies
     noise, rows = observed.noise, observed.rows
-    masses, shares = observed.masses, observed.noise_masses
+    masses, noise_masses = observed.masses, observed.noise_masses
     require_memory("n_draws", n_draws, 8 * _COPIES * (len(rows) + 2 * m))
     variance = masses @ (rows - masses @ rows) ** 2
     differences, others = _permuted_differences(first, second, observed, n_draws, seed), noise
     if differences is None:
-        warn_of_rare_values(first, second, rows, masses, shares)
+        warn_of_rare_values(first, second, rows, masses, noise_masses)
         rng = np.random.default_rng(seed)
         order = rng.permutation(len(rows))
         # simulated and observed differences are both independent of the rows that whiten them
         others, kept = noise[order[1::2]] * math.sqrt(2.0), order[::2]
         rows, masses = with_rare_rows(first, second, rows[kept], masses[kept])
-        shares = masses
+        noise_masses = masses
         if observed.is_weighted:
             own, added = observed.noise_masses[kept], masses[len(kept) :]
-            shares = np.concatenate([own / own.sum() * (1.0 - added.sum()), added])
+            noise_masses = np.concatenate([own / own.sum() * (1.0 - added.sum()), added])
             is_first = observed.is_first[kept]
-            differences = _weighted_differences(first, second, shares, is_first, n_draws, rng)
+            differences = _weighted_differences(first, second, noise_masses, is_first, n_draws, rng)
         else:
             differences = _simulated_differences(first, second, masses, observed, n_draws, rng)
-        noise = centred(features_of(feature_map, rows), masses, shares)
+        noise = centred(features_of(feature_map, rows), masses, noise_masses)
     statistics = _statistics(feature_map, variance, noise, others, observed.difference, differences)
-    features = _feature_differences(first, second, rows, (masses, shares), differences)
+    features = _feature_differences(first, second, rows, (masses, noise_masses), differences)
     counts = first.count, second.count
     return _result(statistics, observed.effect(), features, tolerance, level, n_draws, counts)
 
@@ -454,15 +454,15 @@ class _Differences:
         self, noise: Array, observed: Array, values: NDArray[np.intp] | None = None
     ) -> Array:
         """Scaled differences, the observed one first, from noise of shape (n_rows, n_values)."""
-        found = self.coefficients @ noise
+        differences = self.coefficients @ noise
         if self.permuted:
-            return np.asarray(found)
+            return np.asarray(differences)
         if values is not None and self.added is not None and self.added.any():
             # another sequence than that of the coefficients, the same for all values
-            rng = np.random.default_rng((len(found), 3))
-            own = rng.standard_normal((len(found), len(self.added)))
-            found += own[:, values] * self.added[values]
-        return np.vstack([self.scale * observed, found])
+            rng = np.random.default_rng((len(differences), 3))
+            own = rng.standard_normal((len(differences), len(self.added)))
+            differences += own[:, values] * self.added[values]
+        return np.vstack([self.scale * observed, differences])
 
 
 def _permuted_differences(
@@ -486,11 +486,11 @@ def _permuted_differences(
             "it does not depend on that."
         )
     one_side = np.repeat([True, False], n_rows)
-    found = permutations_of(one_side, np.zeros(sum(n_rows), dtype=np.intp), n_draws, seed)
+    permutations = permutations_of(one_side, np.zeros(sum(n_rows), dtype=np.intp), n_draws, seed)
     # a common factor of all weights of a side means nothing
     weights = np.concatenate([one.row_weights / one.row_weights.mean() for one in sides])
     # the rows of the noise are multiplied by the roots of their masses
-    each = contrasts(found.sides, weights) / np.sqrt(observed.noise_masses)
+    each = contrasts(permutations.sides, weights) / np.sqrt(observed.noise_masses)
     return _Differences(each, scale, True)
 
 
@@ -514,7 +514,7 @@ def _simulated_differences(
 def _weighted_differences(
     first: Sketch,
     second: Sketch,
-    shares: Array,
+    noise_masses: Array,
     is_first: NDArray[np.bool_],
     n_draws: int,
     rng: np.random.Generator,
@@ -525,11 +525,11 @@ def _weighted_differences(
     and are drawn for both.
     """
     counts = np.array([first.effective_count, second.effective_count])
-    added = np.ones(len(shares) - len(is_first))
+    added = np.ones(len(noise_masses) - len(is_first))
     # a side has the share of the other one in the noise: the fewer rows, the more noise
     ratio = np.where(is_first, counts[0] / counts[1], counts[1] / counts[0])
     signs = np.concatenate([np.where(is_first, 1.0, -1.0), added])
-    masses = shares * np.concatenate([ratio, added])
+    masses = noise_masses * np.concatenate([ratio, added])
     drawn = _noise_of_rows(rng, masses, float(counts.sum()), n_draws, independent=True)
     scale = math.sqrt(float(counts.prod() / counts.sum()))
     spread = np.hypot(*(added_noise(first.feature_map, side) for side in (first, second)))

@@ -249,22 +249,22 @@ def _pilot(lazy: LazyResult, n_groups: int) -> SketchGroup:
     """Sketches of whole groups, from chunks that are spread over the rows."""
     reduction = replace(lazy.reduction, chunk=partial(_whole_groups, sketch=lazy.reduction.chunk))
     source = LazyResult(lazy.samples, reduction, lazy.split_every)
-    n_chunks, number, found = source.n_chunks, 1, None
+    n_chunks, number, pilot = source.n_chunks, 1, None
     while True:
         step = n_chunks // number
-        found = source.part(range((n_chunks - 1) % step // 2, n_chunks, step)).compute()
-        known = 0 if found is None else len(found)
+        pilot = source.part(range((n_chunks - 1) % step // 2, n_chunks, step)).compute()
+        known = 0 if pilot is None else len(pilot)
         if known >= n_groups or number == n_chunks:
             break
         # twice as many chunks, or as many as the groups in a chunk so far suggest
         number = min(max(2 * number, number * n_groups // max(known, 1) + 1), n_chunks)
-    if found is None or known < 2:
+    if pilot is None or known < 2:
         raise InputError(
             f"X has {known} whole groups within its {n_chunks} chunks, too few for "
             "solver='normal': give larger chunks, or solver='svd'.",
             parameter="X",
         )
-    return found
+    return pilot
 
 
 def _chunk(

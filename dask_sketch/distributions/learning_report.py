@@ -123,29 +123,29 @@ def write_learning(
     together = codes_left_out(left_out_together, groups.labels, len(groups))
     if together is None:
         together = getattr(model, "_left_out", None)
-    found = (
+    findings = (
         classification_findings(model, groups, given, target, together)
         if isinstance(model, DistributionClassifier)
         else regression_findings(model, groups, given.astype(np.float64), target, level)
     )
-    if found.warning:
-        warn_user(found.warning)
+    if findings.warning:
+        warn_user(findings.warning)
     # other settings are no remedy where nothing was learnt, and no gain where nothing is wrong
-    settled = found.warning or found.is_perfect
-    actions = found.actions + ([] if settled else _advice_on_settings(model))
+    settled = findings.warning or findings.is_perfect
+    actions = findings.actions + ([] if settled else _advice_on_settings(model))
     feature_map = groups.feature_map
     return write_page(
         path,
         title=f"Can {target} be predicted for each {groups.dim}?",
         answers=[
-            found.verdict,
-            found.certainty,
-            found.worst,
+            findings.verdict,
+            findings.certainty,
+            findings.worst,
             Answer("Which settings were chosen?", _settings(model, groups)),
             Answer("What is to be done?", actions or ["Nothing: no limit was found."]),
         ],
-        sections=found.sections,
-        pictures=[found.drawing.picture()],
+        sections=findings.sections,
+        pictures=[findings.drawing.picture()],
         facts={
             "Data": dict(source or {})
             | {
@@ -153,7 +153,7 @@ def write_learning(
                 "rows": f"{int(groups.count.sum()):,}",
                 f"rows of a {groups.dim}": range_of(groups.count),
             },
-            "Model": describe(model.as_dict() | _OMITTED) | found.facts,
+            "Model": describe(model.as_dict() | _OMITTED) | findings.facts,
             "Feature map": map_fields(feature_map),
         },
         command=command,
@@ -165,22 +165,22 @@ def _settings(
 ) -> list[str]:
     """Chosen bandwidth and ridge, and the features."""
     ridge = f"a ridge of {model.alpha_:g} of {_listed(model.alphas)}"
-    found = [f"A linear kernel and {ridge}."]
+    sentences = [f"A linear kernel and {ridge}."]
     if model.kernel != "linear":
-        found = [
+        sentences = [
             f"A bandwidth of {model.bandwidth_:g} of {_listed(model.bandwidths)} times the median "
             f"discrepancy, and {ridge}."
         ]
         size = len(model.features_.get_feature_names_out())
         kernel = {"matern": "Matérn", "rbf": "RBF"}[model.kernel]
         second = "random features" if model.layer == "random" else "landmarks"
-        found.append(
+        sentences.append(
             f"{size:,} {second} of a {kernel} kernel of {groups.feature_map.n_frequencies:,} "
             "frequencies"
             + (f", exact for {len(groups):,} {groups.dim}s." if size >= len(groups) and
                model.layer == "landmarks" else f" for {len(groups):,} {groups.dim}s.")
         )  # fmt: skip
-    return found
+    return sentences
 
 
 def _listed(values: Sequence[float]) -> str:
@@ -189,14 +189,14 @@ def _listed(values: Sequence[float]) -> str:
 
 def _advice_on_settings(model: DistributionRegressor | DistributionClassifier) -> list[str]:
     """Advice for chosen settings that are the smallest or the largest of those tried."""
-    found = []
+    sentences = []
     tried = [("alphas", model.alpha_, model.alphas, "ridge")]
     if model.kernel != "linear":
         tried.insert(0, ("bandwidths", model.bandwidth_, model.bandwidths, "bandwidth"))
     for name, chosen, values, noun in tried:
         end = "smallest" if chosen == min(values) else "largest" if chosen == max(values) else ""
         if end and len(values) > 1:
-            found.append(
+            sentences.append(
                 f"The {noun} is the {end} that was tried, {chosen:g}: give other {name} in Python."
             )
-    return found
+    return sentences

@@ -176,9 +176,9 @@ def compare_each(
     # an adjusted p-value may be so many times the p-value
     factor = len(labels) * (np.sum(1.0 / np.arange(1, len(labels) + 1)) if method == "by" else 1.0)
     given, n_permutations = n_permutations, _number(n_permutations, rate, factor)
-    found = np.zeros(len(labels), dtype=bool)
+    is_found = np.zeros(len(labels), dtype=bool)
     for _ in range(_ROUNDS):
-        before, tests = found, []
+        before, tests = is_found, []
         for code in range(len(labels)):
             mine = codes == code
             others = (codes >= 0) & ~mine & ~np.append(before, False)[codes]
@@ -203,10 +203,10 @@ def compare_each(
         p = np.array([max(t.p_value, t.tolerance_p_value if tolerance else 0.0) for t in tests])
         adjusted = stats.false_discovery_control(p, method=method)
         order = np.lexsort((-np.array([one.squared for one in tests]), p, adjusted))
-        found = np.zeros(len(labels), dtype=bool)
-        most = order[: len(labels) // 2]
-        found[most] = adjusted[most] <= rate
-        if (found == before).all():
+        is_found = np.zeros(len(labels), dtype=bool)
+        largest = order[: len(labels) // 2]
+        is_found[largest] = adjusted[largest] <= rate
+        if (is_found == before).all():
             break
     smallest = min(one.smallest_p_value for one in tests)
     if smallest * factor > rate * len(labels):

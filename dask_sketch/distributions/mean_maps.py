@@ -151,11 +151,11 @@ def estimate_mmd(
         with one_blas_thread():
             units = units_of(first, second)
             effect = effect_of(units)
-        share = units.masses * np.where(units.first, 1.0, -1.0)
-        share /= np.where(
+        coefficients = units.masses * np.where(units.first, 1.0, -1.0)
+        coefficients /= np.where(
             units.first, *(units.masses[s].sum() for s in (units.first, ~units.first))
         )
-        difference, squared = share @ units.vectors, effect.squared
+        difference, squared = coefficients @ units.vectors, effect.squared
         unit, n_units = first.dim, units.counts
     elif isinstance(first, Sketch) and isinstance(second, Sketch):
         with one_blas_thread():

@@ -154,15 +154,15 @@ def _sample_lazy(name: str, samples: Samples, n_rows: int, seed: int) -> NDArray
         )
     # without a pilot, all rows have the same importance
     feature_map = FeatureMap(samples.n_features, 1, scale=1.0, seed=seed)
-    found = sketch(samples, feature_map, nan_policy="omit", sample=n_rows)
-    found = found.compute() if isinstance(found, LazyResult) else found
-    if found.omitted:
+    sampled = sketch(samples, feature_map, nan_policy="omit", sample=n_rows)
+    sampled = sampled.compute() if isinstance(sampled, LazyResult) else sampled
+    if sampled.omitted:
         raise InputError(
-            f"{name} has {found.omitted:,} rows with NaN or infinite values, of "
-            f"{found.count + found.omitted:,}: leave them out of the input.",
+            f"{name} has {sampled.omitted:,} rows with NaN or infinite values, of "
+            f"{sampled.count + sampled.omitted:,}: leave them out of the input.",
             parameter=name,
         )
-    return np.asarray(found.sample.rows)
+    return np.asarray(sampled.sample.rows)
 
 
 def neighbor_divergence(

@@ -28,7 +28,7 @@ from dask_sketch.validation.warn import warn_user
 Array = NDArray[np.float64]
 _TINY = 1e-300  # density in place of zero
 _FEW = 0.5  # relative variance of a density at a node with hardly any rows
-_SHARE = 0.05  # share of the divergence from such nodes, above which there is a warning
+_FRACTION = 0.05  # share of the divergence from such nodes, above which there is a warning
 _NEAR = 2.0  # bandwidths over which the squared gap of two densities is averaged
 _CHANGE = 1.0  # change by the smoothing, in standard errors, above which there is a warning
 
@@ -269,10 +269,10 @@ def _second_order(
     the relative noises of the two densities.
     """
     if terms.curvature is None:  # the mean of an absolute value of a normal variable
-        shares = [side.density * nodes.cell / masses for side in sides]
-        square = shares[0] ** 2 * relative[0] + shares[1] ** 2 * relative[1]
+        fractions = [side.density * nodes.cell / masses for side in sides]
+        square = fractions[0] ** 2 * relative[0] + fractions[1] ** 2 * relative[1]
         # the squared gap without its noise, both over a few bandwidths
-        over = (masses**2 * ((shares[0] - shares[1]) ** 2 - square), masses**2)
+        over = (masses**2 * ((fractions[0] - fractions[1]) ** 2 - square), masses**2)
         gap, weight = (nodes.smooth(values, _NEAR) for values in over)
         gap = np.sqrt(np.maximum(gap / np.maximum(weight, _TINY), 0.0) + square)
         return float(masses @ folded_excess(gap, np.sqrt(square))), 0.0
@@ -303,7 +303,7 @@ def _warn_of_few(kind: str, parts: Array, few: list[NDArray[np.bool_]], error: f
     total = float(np.abs(parts).sum())
     for name, nodes in zip(("first", "second"), few, strict=True):
         lost = float(np.abs(parts[nodes]).sum())
-        if lost > max(_SHARE * total, error):
+        if lost > max(_FRACTION * total, error):
             warn_user(
                 f"kind={kind!r}: {lost / total:.0%} of the divergence comes from nodes with hardly "
                 f"any rows of {name}, so that its error cannot be trusted. Give more rows, or a "

@@ -131,58 +131,58 @@ def _complete_classifier(estimator: DistributionClassifier, dataset: xr.Dataset)
 
 def _features(dataset: xr.Dataset) -> DistributionFeatures:
     attrs, sizes = dataset.attrs, dataset.sizes
-    found = DistributionFeatures(**_settings(attrs["features"], DistributionFeatures))
-    if found.kernel not in KERNELS or found.layer not in LAYERS:
-        raise InputError(f"kernel={found.kernel!r}, layer={found.layer!r}.")
-    n = found.n_features_in_ = int(attrs["n_features_in"])
-    found.feature_map_ = feature_map_of(dataset) if "feature_map" in attrs else None
-    if found.feature_map_ is not None and n != 2 * found.feature_map_.n_frequencies:
+    features = DistributionFeatures(**_settings(attrs["features"], DistributionFeatures))
+    if features.kernel not in KERNELS or features.layer not in LAYERS:
+        raise InputError(f"kernel={features.kernel!r}, layer={features.layer!r}.")
+    n = features.n_features_in_ = int(attrs["n_features_in"])
+    features.feature_map_ = feature_map_of(dataset) if "feature_map" in attrs else None
+    if features.feature_map_ is not None and n != 2 * features.feature_map_.n_frequencies:
         raise InputError(
-            f"n_features_in={n}, but the feature map has {found.feature_map_.n_frequencies} "
+            f"n_features_in={n}, but the feature map has {features.feature_map_.n_frequencies} "
             "frequencies."
         )
-    found.shrinkage_ = None
+    features.shrinkage_ = None
     if "shrinkage_center" in dataset:
         arrays = [_finite(dataset, f"shrinkage_{name}", (n,)) for name in SHRINKAGE]
         if min(array.min() for array in arrays[1:]) < 0:
             raise InputError("shrinkage_between or shrinkage_within is negative.")
-        found.shrinkage_ = Shrinkage(*arrays)
-    found.layer_, found._n_features_out = None, n
-    if found.kernel == "linear":
-        return found
-    bandwidth = found.bandwidth_ = _number(attrs, "kernel_bandwidth")
+        features.shrinkage_ = Shrinkage(*arrays)
+    features.layer_, features._n_features_out = None, n
+    if features.kernel == "linear":
+        return features
+    bandwidth = features.bandwidth_ = _number(attrs, "kernel_bandwidth")
     if not 1.0 / _MAX < bandwidth < _MAX:
         raise InputError(f"kernel_bandwidth={bandwidth:g}.")
-    if found.layer == "landmarks":
+    if features.layer == "landmarks":
         shape = (sizes["landmark"], sizes["second_feature"])
-        found.layer_ = LandmarkLayer(
+        features.layer_ = LandmarkLayer(
             _finite(dataset, "landmarks", (shape[0], n)),
             _finite(dataset, "basis", shape),
-            found.kernel,
+            features.kernel,
             bandwidth,
         )
     else:
         frequencies = _finite(dataset, "layer_frequencies", (n, sizes["layer_frequency"]))
-        found.layer_ = RandomLayer(frequencies)
-    found._n_features_out = found.layer_.n_outputs
-    return found
+        features.layer_ = RandomLayer(frequencies)
+    features._n_features_out = features.layer_.n_outputs
+    return features
 
 
 def _settings(text: str, kind: type) -> dict[str, Any]:
     """Parameters of an estimator; parameters that an older version did not have are defaults."""
-    found: dict[str, Any] = parse_object(text)
+    settings: dict[str, Any] = parse_object(text)
     expected = kind().get_params(deep=False)
-    if not set(found) <= set(expected):
+    if not set(settings) <= set(expected):
         raise InputError(
-            f"settings has the names {sorted(found)}, expected some of {sorted(expected)}."
+            f"settings has the names {sorted(settings)}, expected some of {sorted(expected)}."
         )
-    for name, value in found.items():
+    for name, value in settings.items():
         numbers = value if isinstance(value, list) else [value]
         if not all(isinstance(x, (int, float, str, type(None))) for x in numbers):
             raise InputError(f"settings: {name} has values of other types.")
         if isinstance(value, list):
-            found[name] = tuple(value)
-    return found
+            settings[name] = tuple(value)
+    return settings
 
 
 def _finite(dataset: xr.Dataset, name: str, shape: tuple[int, ...]) -> Array:

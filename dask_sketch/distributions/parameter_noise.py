@@ -59,24 +59,24 @@ def _component_scores(
         twice = np.where(rows == columns, 0.5, 1.0)  # the upper triangle repeats the lower one
         precisions = np.linalg.inv(mixture.covariance_matrices)
     for k in range(mixture.n_components):
-        share, gap = posterior[:, k, None], x - mixture.means[k]
+        responsibility, gap = posterior[:, k, None], x - mixture.means[k]
         if uses_matrices(kind):
             pull = gap @ precisions[k]
             if rank_of(kind) is not None:  # noise variances and loadings, interleaved
                 yield (
-                    share * pull,
-                    share * _factor_scores(mixture.covariances[k], pull, precisions[k]),
+                    responsibility * pull,
+                    responsibility * _factor_scores(mixture.covariances[k], pull, precisions[k]),
                 )
                 continue
             square = pull[:, rows] * pull[:, columns] - precisions[k][rows, columns]
-            yield share * pull, share * twice * square
+            yield responsibility * pull, responsibility * twice * square
             continue
         variances = mixture.variances[k]
         pull = gap / variances
         square = 0.5 * (pull**2 - 1.0 / variances)
         if kind == "spherical":
             square = square.sum(axis=1, keepdims=True)
-        yield share * pull, share * square
+        yield responsibility * pull, responsibility * square
 
 
 def _factor_scores(factors: Array, pull: Array, precision: Array) -> Array:

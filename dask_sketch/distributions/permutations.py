@@ -305,12 +305,12 @@ def contrasts(sides: NDArray[np.bool_], masses: Array) -> Array:
     """
     mine = sides @ masses
     other = masses.sum() - mine
-    share = np.where(sides, 1.0 / mine[:, None], -1.0 / other[:, None])
+    coefficients = np.where(sides, 1.0 / mine[:, None], -1.0 / other[:, None])
     scale = np.sqrt(mine * other / masses.sum())
-    return np.asarray(scale[:, None] * share * masses)
+    return np.asarray(scale[:, None] * coefficients * masses)
 
 
-def share_at_least(statistics: Array, reference: Array) -> Array:
+def fraction_at_least(statistics: Array, reference: Array) -> Array:
     """Share of the reference statistics that are at least as large as each statistic.
 
     Parameters
@@ -322,8 +322,8 @@ def share_at_least(statistics: Array, reference: Array) -> Array:
 
     Returns
     -------
-    share
-        Shares, shape (n,): p-values, if the reference has the observed assignment.
+    fractions
+        Fractions, shape (n,): p-values, if the reference has the observed assignment.
     """
     tolerant = statistics - _ROUNDING * np.abs(statistics)
     below = np.searchsorted(np.sort(reference), tolerant, side="left")
@@ -348,7 +348,7 @@ def p_values(statistics: Array) -> Array:
     >>> p_values(np.array([[3.0, 1.0, 2.0, 1.0]]))
     array([[0.25, 1.  , 0.5 , 1.  ]])
     """
-    return np.array([share_at_least(row, row) for row in statistics])
+    return np.array([fraction_at_least(row, row) for row in statistics])
 
 
 def combined_p_value(statistics: Array) -> float:
@@ -363,9 +363,9 @@ def combined_p_value(statistics: Array) -> float:
     statistics
         Shape (n_statistics, n_assignments), the observed assignment first.
     """
-    least = p_values(statistics).min(axis=0)
-    smaller = least < least[0] * (1.0 - _ROUNDING)
-    tied = ~smaller & (least <= least[0] * (1.0 + _ROUNDING))
+    smallest = p_values(statistics).min(axis=0)
+    smaller = smallest < smallest[0] * (1.0 - _ROUNDING)
+    tied = ~smaller & (smallest <= smallest[0] * (1.0 + _ROUNDING))
     apart = statistics - statistics.mean(axis=1, keepdims=True)
     deviations = statistics.std(axis=1, keepdims=True)
     varies = deviations > _ROUNDING * np.abs(statistics).max(axis=1, keepdims=True)
@@ -393,8 +393,8 @@ def adjusted_p_values(p: Array) -> Array:
     """
     order = np.argsort(p[:, 0], kind="stable")
     # smallest p-value among the hypotheses that are no more significant than each one
-    least = np.minimum.accumulate(p[order][::-1], axis=0)[::-1]
-    found = np.mean(least <= p[order, :1] * (1.0 + _ROUNDING), axis=1)
+    smallest = np.minimum.accumulate(p[order][::-1], axis=0)[::-1]
+    found = np.mean(smallest <= p[order, :1] * (1.0 + _ROUNDING), axis=1)
     adjusted = np.empty(len(p))
     adjusted[order] = np.maximum.accumulate(found)
     return adjusted

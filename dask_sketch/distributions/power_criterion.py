@@ -16,15 +16,15 @@ from dask_sketch.errors import InputError
 MIN_FOLD = 3  # units of each side that are needed for the variance of a discrepancy
 
 
-def fold_of(units: Units, share: float, seed: int) -> NDArray[np.bool_]:
-    """Choose a share of the units of each side and stratum at random.
+def fold_of(units: Units, fraction: float, seed: int) -> NDArray[np.bool_]:
+    """Choose a fraction of the units of each side and stratum at random.
 
     Parameters
     ----------
     units
         Units of both sides.
-    share
-        Share of the units, in (0, 1).
+    fraction
+        Fraction of the units, in (0, 1).
     seed
         Seed of the choice, ``>= 0``.
 
@@ -43,13 +43,13 @@ def fold_of(units: Units, share: float, seed: int) -> NDArray[np.bool_]:
     for stratum in np.unique(units.strata):
         for side in (units.first, ~units.first):
             members = np.flatnonzero(side & (units.strata == stratum))
-            chosen[rng.permutation(members)[: round(share * len(members))]] = True
+            chosen[rng.permutation(members)[: round(fraction * len(members))]] = True
     sides = units.first, ~units.first
     counts = [int((chosen & side).sum()) for side in sides]
     left = [int((~chosen & side).sum()) for side in sides]
     if min(counts) < MIN_FOLD or not min(left):
         raise InputError(
-            f"fold={share:g} has {counts[0]:,} and {counts[1]:,} units of the two sides, and "
+            f"fold={fraction:g} has {counts[0]:,} and {counts[1]:,} units of the two sides, and "
             f"leaves {left[0]:,} and {left[1]:,}: give a fold with {MIN_FOLD} units or more of "
             "each side, which leaves enough to test.",
             parameter="fold",
@@ -73,12 +73,12 @@ def most_powerful(units: Units) -> int:
         Position of the statistic among the columns of all weights of
         :func:`~dask_sketch.distributions.band_statistics.weighted_bases`.
     """
-    best, position, found = -math.inf, 0, 0
+    best, position, best_position = -math.inf, 0, 0
     for basis, weights in weighted_bases(units):
         for column in weights.T:
             effect = effect_of(replace(units, vectors=basis * np.sqrt(column)))
             variance = effect.variance(max(effect.squared, 0.0))
             if variance > 0.0 and effect.squared / math.sqrt(variance) > best:
-                best, found = effect.squared / math.sqrt(variance), position
+                best, best_position = effect.squared / math.sqrt(variance), position
             position += 1
-    return found
+    return best_position

@@ -46,9 +46,9 @@ def with_rare_rows(
     center = masses @ rows
     variance = masses @ (rows - center) ** 2
     counts = np.array([first.effective_count, second.effective_count])
-    shares = counts / counts.sum()
-    mean = shares @ [first.mean, second.mean]
-    exact = shares @ [
+    fractions = counts / counts.sum()
+    mean = fractions @ [first.mean, second.mean]
+    exact = fractions @ [
         first.variance + (first.mean - mean) ** 2,
         second.variance + (second.mean - mean) ** 2,
     ]

@@ -273,14 +273,14 @@ def _certainty(
 
 
 def _worst_numbers(labels: NDArray[Any], scores: Array, order: NDArray[np.intp]) -> Answer:
-    found = [", ".join(str(labels[k]) for k in order[:MAX_NAMED]) + "."]
+    sentences = [", ".join(str(labels[k]) for k in order[:MAX_NAMED]) + "."]
     large = int(np.sum(scores > _LARGE_ERROR))
     if large:
-        found.append(
+        sentences.append(
             f"{counted(large, 'error')} above {_LARGE_ERROR:g} standard errors: check "
             "the labels and the rows there."
         )
-    return Answer("Which are predicted worst?", found, bool(large))
+    return Answer("Which are predicted worst?", sentences, bool(large))
 
 
 def _actions(
@@ -288,26 +288,26 @@ def _actions(
 ) -> list[str]:
     if is_poor:
         return [advice("number")]
-    found = []
+    actions = []
     if any("predictions" in name for name in low):
-        found.append(
+        actions.append(
             "The errors depend on the target: learn its logarithm, or another function of it, for "
             "intervals of the right width everywhere."
         )
     variance = model.error_variance_
     if sizes is not None and np.ptp(sizes) > 0:
-        share = 1.0 - variance.constant / float(np.mean(variance.of(sizes)))
-        if share > _MOSTLY:
-            found.append(
-                f"Take more rows for each {dim}: {share:.0%} of the error variance is due to their "
-                "number."
+        fraction = 1.0 - variance.constant / float(np.mean(variance.of(sizes)))
+        if fraction > _MOSTLY:
+            actions.append(
+                f"Take more rows for each {dim}: {fraction:.0%} of the error variance is due to "
+                "their number."
             )
-        elif share < _HARDLY:
-            found.append(
+        elif fraction < _HARDLY:
+            actions.append(
                 f"More {dim}s, or other features, may lower the error; more rows of a {dim} will "
-                f"hardly ({share:.0%} of the error variance)."
+                f"hardly ({fraction:.0%} of the error variance)."
             )
-    return found
+    return actions
 
 
 def advice(what: str) -> str:

@@ -191,9 +191,9 @@ def select_ridge(
         w /= w.mean()
         ridge, predictions = _ridge(made.transformed(used), y, w, alphas, codes)
         variance = ErrorVariance.fit(np.mean((predictions - y) ** 2, axis=1), used.sizes)
-    everywhere, shares = np.full(targets.shape, np.nan), np.zeros(len(kept))
-    everywhere[kept], shares[kept] = predictions, w
-    return SelectedRidge(made, ridge, bandwidth, everywhere, shares, variance)
+    everywhere, masses = np.full(targets.shape, np.nan), np.zeros(len(kept))
+    everywhere[kept], masses[kept] = predictions, w
+    return SelectedRidge(made, ridge, bandwidth, everywhere, masses, variance)
 
 
 def _ridge(

@@ -101,11 +101,11 @@ def observe(first: Sketch, second: Sketch, *, pooled: bool = True) -> ObservedDi
     size = most_rows(m)
     samples = [resized(side.sample, size) for side in (first, second) if side.sample is not None]
     rows = np.concatenate([np.asarray(one.rows, dtype=np.float64) for one in samples])
-    shares = np.array(counts) / sum(counts)
-    masses = _shared(shares, [one.weights for one in samples])
+    fractions = np.array(counts) / sum(counts)
+    masses = _shared(fractions, [one.weights for one in samples])
     noise_masses, is_weighted = masses, any(one.is_weighted for one in samples)
     if is_weighted:  # the variance of each side is over its own count, not that of both together
-        noise_masses = _shared(shares[::-1], [one.noise_weights for one in samples])
+        noise_masses = _shared(fractions[::-1], [one.noise_weights for one in samples])
     unit = feature_scales(feature_map)
     factor = sum(counts) / (counts[0] * counts[1])
     features, cut = features_of(feature_map, rows), len(samples[0])
@@ -137,7 +137,7 @@ def observe(first: Sketch, second: Sketch, *, pooled: bool = True) -> ObservedDi
     )
 
 
-def _require_rows(name: str, sketch: Sketch, least: int) -> None:
+def _require_rows(name: str, sketch: Sketch, min_rows: int) -> None:
     if not isinstance(sketch, Sketch):
         raise InputError(
             f"{name} of type {type(sketch).__name__}: give a sketch; use compare() for groups, and "
@@ -149,16 +149,16 @@ def _require_rows(name: str, sketch: Sketch, least: int) -> None:
             f"{name} has no random rows, from which the noise is estimated. Sketch with "
             "sample=True, or in groups for compare()."
         )
-    if len(sketch.sample) < least:
+    if len(sketch.sample) < min_rows:
         raise InputError(
-            f"{name} has {len(sketch.sample):,} random rows: with less than {least} the noise "
+            f"{name} has {len(sketch.sample):,} random rows: with less than {min_rows} the noise "
             "cannot be estimated. Sketch more data, or with a larger sample."
         )
 
 
-def _shared(shares: Array, masses: list[Array]) -> Array:
+def _shared(fractions: Array, masses: list[Array]) -> Array:
     """Masses of the rows of both sides, which have these shares."""
-    return np.concatenate([share * one for share, one in zip(shares, masses, strict=True)])
+    return np.concatenate([fraction * one for fraction, one in zip(fractions, masses, strict=True)])
 
 
 def most_rows(n_frequencies: int) -> int:

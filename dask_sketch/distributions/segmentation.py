@@ -16,9 +16,9 @@ from dask_sketch.display.text import describe, fields_text, text_table
 from dask_sketch.distributions.effect import effect_of
 from dask_sketch.distributions.permutations import (
     checked_number,
+    fraction_at_least,
     require_memory,
     require_small_p_values,
-    share_at_least,
 )
 from dask_sketch.distributions.units import Units, units_of
 from dask_sketch.errors import InputError
@@ -237,20 +237,20 @@ def change_points(
     """
     level = require_number("level", level, 0.0, 1.0, strict=True)
     n_draws = checked_number(n_permutations, level)
-    least = require_integer("min_units", min_units, 1)
+    shortest = require_integer("min_units", min_units, 1)
     seed = require_integer("seed", seed, 0)
     sequence, labels, can_change = _sequence(units, strata, times)
     n = len(sequence)
     block = math.isqrt(n) if serial else 1
     sizes = [n // block] if serial else np.bincount(sequence.strata).tolist()
-    _require_enough(n, sizes, least, level)
+    _require_enough(n, sizes, shortest, level)
     require_small_p_values("n_permutations", n_draws, level)
-    splits = np.array(list(_splits(n, least)), dtype=np.intp)
+    splits = np.array(list(_splits(n, shortest)), dtype=np.intp)
     splits = splits[can_change[splits[:, 1]]]
     if not len(splits):
         raise InputError(
-            f"times has no change that is {least} or more units (min_units) from both ends: give "
-            "a smaller min_units, or more units.",
+            f"times has no change that is {shortest} or more units (min_units) from both ends: "
+            "give a smaller min_units, or more units.",
             parameter="times",
         )
     require_memory("n_permutations", n_draws, 8 * _KINDS)
@@ -260,10 +260,10 @@ def change_points(
         vectors = _directions(sequence)
         null = _permute(sequence, vectors, splits, n_draws, seed, block)
         observed = null.observed(sequence, vectors, splits)
-        found = _narrowest(splits, observed, null.largest, level, least)
-        found = _refine(found, can_change, least, partial(null.observed, sequence, vectors))
+        found = _narrowest(splits, observed, null.largest, level, shortest)
+        found = _refine(found, can_change, shortest, partial(null.observed, sequence, vectors))
         points = _change_points(sequence, found, labels.tolist(), level)
-    p_value = float(share_at_least(observed.max()[None], null.largest)[0])
+    p_value = float(fraction_at_least(observed.max()[None], null.largest)[0])
     return ChangePoints(
         points=points,
         p_value=p_value,
@@ -293,26 +293,30 @@ def _sequence(
     units = units_of(group.select(initial), group.select(~initial), strata)
     if times is None:
         return units, np.asarray(group.labels)[kept], np.ones(len(units), dtype=bool)
-    found = np.asarray(values_by_label(times, group.labels, "times"))
-    if found.shape != kept.shape or found.dtype.kind not in "iuf" or not np.isfinite(found).all():
+    values = np.asarray(values_by_label(times, group.labels, "times"))
+    if (
+        values.shape != kept.shape
+        or values.dtype.kind not in "iuf"
+        or not np.isfinite(values).all()
+    ):
         raise InputError(
-            f"times of shape {found.shape} and dtype {found.dtype}: give a finite number for each "
-            f"of the {len(kept):,} units.",
+            f"times of shape {values.shape} and dtype {values.dtype}: give a finite number for "
+            f"each of the {len(kept):,} units.",
             parameter="times",
         )
-    order = np.argsort(found[kept], kind="stable")
-    labels = found[kept][order]
+    order = np.argsort(values[kept], kind="stable")
+    labels = values[kept][order]
     can_change = np.concatenate([[False], labels[1:] != labels[:-1]])
     return units.select(order), labels, can_change
 
 
-def _require_enough(n: int, sizes: list[int], least: int, level: float) -> None:
+def _require_enough(n: int, sizes: list[int], shortest: int, level: float) -> None:
     """Raise if there are too few units or orders of them; sizes are numbers of permuted blocks."""
     n_orders = math.prod(map(math.factorial, sizes))
-    if n < 2 * least or n_orders < 1.0 / level:
+    if n < 2 * shortest or n_orders < 1.0 / level:
         raise InputError(
-            f"units has {n} sketches of samples: give {max(2 * least, 8)} or more for min_units="
-            f"{least} and level={level:g}, or fewer strata.",
+            f"units has {n} sketches of samples: give {max(2 * shortest, 8)} or more for min_units="
+            f"{shortest} and level={level:g}, or fewer strata.",
             parameter="units",
         )
 
@@ -320,13 +324,13 @@ def _require_enough(n: int, sizes: list[int], least: int, level: float) -> None:
 def _warn_of_dominant(sizes: Array, labels: NDArray[Any], dim: str, level: float) -> None:
     """Warn of a unit with so many of the rows that the level does not hold if units differ."""
     largest = int(np.argmax(sizes))
-    share = float(sizes[largest] / sizes.sum())
-    if len(sizes) >= _FEWEST_UNITS and share > _DOMINANT:
+    fraction = float(sizes[largest] / sizes.sum())
+    if len(sizes) >= _FEWEST_UNITS and fraction > _DOMINANT:
         warn_user(
-            f"{dim} {labels[largest]} has {share:.0%} of the effective rows: if units differ from "
-            f"each other, changes are found more often than level={level:g} allows (in 13 % of "
-            "draws at 5 %, with 84 % of the rows). Leave it out, or divide it into units like the "
-            "others."
+            f"{dim} {labels[largest]} has {fraction:.0%} of the effective rows: if units differ "
+            f"from each other, changes are found more often than level={level:g} allows (in 13 % "
+            "of draws at 5 %, with 84 % of the rows). Leave it out, or divide it into units like "
+            "the others."
         )
 
 
@@ -349,16 +353,16 @@ def _warn_of_step(sizes: Array, labels: NDArray[Any], dim: str) -> None:
         )
 
 
-def _splits(n: int, least: int) -> Iterator[tuple[int, int, int]]:
+def _splits(n: int, shortest: int) -> Iterator[tuple[int, int, int]]:
     """Yield start, split and end of all splits of seeded intervals."""
     length, seen = float(n), set()
-    while round(length) >= 2 * least:
+    while round(length) >= 2 * shortest:
         size = round(length)
         number = 1 if size == n else 2 * math.ceil(n / length) - 1
         for start in np.rint(np.linspace(0, n - size, number)).astype(int).tolist():
             if (start, size) not in seen:
                 seen.add((start, size))
-                for split in range(start + least, start + size - least + 1):
+                for split in range(start + shortest, start + size - shortest + 1):
                     yield start, split, start + size
         length /= _DECAY
 
@@ -465,32 +469,32 @@ def _statistics(vectors: Array, sizes: Array, noise: Array, splits: NDArray[np.i
 
 
 def _narrowest(
-    splits: NDArray[np.intp], observed: Array, largest: Array, level: float, least: int
+    splits: NDArray[np.intp], observed: Array, largest: Array, level: float, shortest: int
 ) -> dict[int, float]:
     """Positions of change points with their p-values, from the shortest significant intervals."""
-    p = share_at_least(observed, largest)
-    found: dict[int, float] = {}
+    p = fraction_at_least(observed, largest)
+    changes: dict[int, float] = {}
     significant = np.flatnonzero(p <= level)
     lengths = splits[significant, 2] - splits[significant, 0]
     for k in significant[np.lexsort((-observed[significant], lengths))]:
         start, middle, end = splits[k].tolist()
-        apart = all(abs(middle - other) >= least for other in found)
-        if apart and not any(start < other < end for other in found):
-            found[middle] = float(p[k])
-    return dict(sorted(found.items()))
+        apart = all(abs(middle - other) >= shortest for other in changes)
+        if apart and not any(start < other < end for other in changes):
+            changes[middle] = float(p[k])
+    return dict(sorted(changes.items()))
 
 
 def _refine(
     found: dict[int, float],
     can_change: NDArray[np.bool_],
-    least: int,
+    shortest: int,
     observed: Callable[[NDArray[np.intp]], Array],
 ) -> dict[int, float]:
     """Move each change point to the best split between its neighbours."""
     edges, out = [0, *found, len(can_change)], {}
     for k, p_value in enumerate(found.values()):
         start, end = edges[k], edges[k + 2]
-        middle = np.arange(start + least, end - least + 1)
+        middle = np.arange(start + shortest, end - shortest + 1)
         middle = middle[can_change[middle]]
         splits = np.column_stack([np.full_like(middle, start), middle, np.full_like(middle, end)])
         edges[k + 1] = int(middle[np.argmax(observed(splits))])

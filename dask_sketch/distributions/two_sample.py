@@ -167,14 +167,14 @@ def compare(
             _require_none("serial=True, which needs all units in their order", fold=fold)
     with one_blas_thread():
         units = units_of(first, second, strata)
-        found = (
+        tested = (
             _test_splits(units, first.dim, seed)
             if n_permutations is None
             else _permute(units, first.dim, level, n_permutations, seed, serial=serial, fold=fold)
         )
         effect = effect_of(units.with_weights_of_one_scale(), serial=serial)
     return TwoSampleTest(
-        **found,
+        **tested,
         discrepancy=float(np.sqrt(max(effect.squared, 0.0))),
         squared=effect.squared,
         interval=effect.interval(level),
@@ -379,11 +379,11 @@ def _require_enough(
 def _warn_of_weights(units: Units, dim: str) -> None:
     """Warn of weights that give small units of one side as much as large ones of the other."""
     sides = units.first, ~units.first
-    sizes, shares = (
+    sizes, fractions = (
         [float(np.median(values[side])) for side in sides]
         for values in (units.sizes, units.sizes / units.masses)
     )
-    if min(max(both) / min(both) for both in (sizes, shares)) > _MAX_RATIO:
+    if min(max(both) / min(both) for both in (sizes, fractions)) > _MAX_RATIO:
         warn_user(
             f"first has units ({dim}) of {sizes[0]:,.4g} rows, second of {sizes[1]:,.4g} (medians "
             "of effective numbers), and their weights do not reflect this: small units count as "
@@ -409,8 +409,8 @@ def _feature_differences(units: Units, contrasted: _Contrasts) -> tuple[FeatureD
             columns = np.concatenate([single, m + single])
             own = units.centred(units.vectors[:, columns])
             found.append(contrasted.statistics(*whitened_basis(own)))
-        least = p_values(np.concatenate(found)).min(axis=0)
-        p[feature] = p_values(-least[None])[0]
+        smallest = p_values(np.concatenate(found)).min(axis=0)
+        p[feature] = p_values(-smallest[None])[0]
     adjusted = adjusted_p_values(p)
     return _differences(units, adjusted, np.lexsort((p[:, 0], adjusted)))
 

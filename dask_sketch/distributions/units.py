@@ -114,9 +114,9 @@ class Units:
             Moments, each of shape (n_features,).
         """
         chosen = np.ones(len(self), dtype=bool) if side is None else side
-        share = self.masses[chosen] / self.masses[chosen].sum()
-        mean = share @ self.means[chosen]
-        return mean, share @ (self.variances[chosen] + (self.means[chosen] - mean) ** 2)
+        fractions = self.masses[chosen] / self.masses[chosen].sum()
+        mean = fractions @ self.means[chosen]
+        return mean, fractions @ (self.variances[chosen] + (self.means[chosen] - mean) ** 2)
 
     def centred(self, vectors: Array) -> Array:
         """Subtract from the vector of each unit the mean of its stratum.

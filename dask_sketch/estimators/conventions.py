@@ -261,25 +261,25 @@ def validate_weights(weights: ArrayLike, n_samples: int, x: Any) -> NDArray[np.f
     """
     require_same_index(weights, x, "sample_weight")
     require_unmasked(weights, "weights", "sample_weight")
-    share: NDArray[np.float64] = check_array(
+    values: NDArray[np.float64] = check_array(
         weights, ensure_2d=False, dtype=np.float64, input_name="sample_weight",
         ensure_all_finite=False,
     )  # fmt: skip
-    if share.shape != (n_samples,):
+    if values.shape != (n_samples,):
         raise InputError(
-            f"sample_weight has shape {share.shape}, X has {n_samples} rows: give one for each.",
+            f"sample_weight has shape {values.shape}, X has {n_samples} rows: give one for each.",
             parameter="sample_weight",
         )
-    refused = ~np.isfinite(share) | (share < 0.0)
+    refused = ~np.isfinite(values) | (values < 0.0)
     if refused.any():
         row = int(np.argmax(refused))
-        value = "NaN" if np.isnan(share[row]) else str(share[row])
+        value = "NaN" if np.isnan(values[row]) else str(values[row])
         raise InputError(
             f"sample_weight holds {value} at row {row}: give finite weights of at least zero, and "
             "zero for samples to be left out.",
             parameter="sample_weight",
         )
-    return share
+    return values
 
 
 @functools.cache

@@ -197,15 +197,15 @@ class SketchPCA(
                 given = options | {"weights": sample_weight, "columns": self.columns}
                 if fresh:
                     given["n_columns"] = self.n_columns
-                found = second_moments(x, **given)
+                new = second_moments(x, **given)
             else:
                 samples, checked = self._opened(x, sample_weight, fresh=fresh)
                 if fresh:
                     options["n_columns"] = self._columns(samples)
-                found = second_moments(samples, **options)
-            found = found if isinstance(found, SecondMoments) else found.compute()
-            names = found.grid.feature_names
-            moments = found if fresh else self.moments_ + found
+                new = second_moments(samples, **options)
+            new = new if isinstance(new, SecondMoments) else new.compute()
+            names = new.grid.feature_names
+            moments = new if fresh else self.moments_ + new
         wanted = self.n_components
         if partial and isinstance(wanted, (int, np.integer)):
             wanted = min(wanted, moments.count)
@@ -350,11 +350,11 @@ class SketchPCA(
         rows = validate_rows(self, X, remedy=_REMEDY) - self.mean_
         d, k = self.n_features_in_, self.n_components_
         values = np.maximum(self.explained_variance_, self.noise_variance_)
-        least = float(min(values.min(), self.noise_variance_ if k < d else np.inf))
-        if not least > d * np.finfo(np.float64).eps * float(values.max()):  # as rounding leaves
+        smallest = float(min(values.min(), self.noise_variance_ if k < d else np.inf))
+        if not smallest > d * np.finfo(np.float64).eps * float(values.max()):  # as rounding leaves
             raise InputError(
                 f"score_samples with n_components={k} of {d} features: the smallest variance is "
-                f"{least:.3g}, the largest {values.max():.3g}, so the samples have no density. "
+                f"{smallest:.3g}, the largest {values.max():.3g}, so the samples have no density. "
                 "Leave out features that are constant or repeat others, fit more samples, or "
                 "scale tiny values up."
             )

@@ -136,14 +136,14 @@ class SketchEstimator(VersionedPickle, BaseEstimator, ABC):
             n_components = require_integer(self._size, getattr(self, self._size), 1)
         require_nan_policy(self.nan_policy)
         if is_lazy(x):
-            rows = share = None
+            rows = weights = None
             samples = open_samples(x, weights=sample_weight, columns=self.columns)
         else:
             n_least = 1 if auto else n_components
-            rows, share = self._checked(x, sample_weight, n_least, reset=fresh)
+            rows, weights = self._checked(x, sample_weight, n_least, reset=fresh)
             # with names, so that lazy tables are compared with them later
             names = names_of(getattr(self, "feature_names_in_", []))
-            samples = replace(open_samples(rows, weights=share), feature_names=names)
+            samples = replace(open_samples(rows, weights=weights), feature_names=names)
         seed = int(require_random_state(self.random_state).randint(2**31 - 1))
         if fresh:
             self.feature_map_ = design(
@@ -155,26 +155,26 @@ class SketchEstimator(VersionedPickle, BaseEstimator, ABC):
             samples, self.feature_map_, sample=self.sample_size, position=position,
             nan_policy=self.nan_policy,
         )  # fmt: skip
-        found = part if isinstance(part, Sketch) else part.compute()
+        new = part if isinstance(part, Sketch) else part.compute()
         if not fresh:
-            found = self.sketch_ + found
+            new = self.sketch_ + new
         given = {"seed": seed, "replicates": self.n_init, **self._decoding()}
         if auto:
             types = (given.pop("covariance_type", "diag"),)
-            self.selection_ = select_model(found, covariance_types=types, **given)
+            self.selection_ = select_model(new, covariance_types=types, **given)
             decoded = self.selection_.model
         else:
-            decoded = decode(found, n_components, **given)
+            decoded = decode(new, n_components, **given)
         decoded = gaussian_or_centroids(type(self).__name__, decoded)
-        model = self._finished(decoded, found, seed)
+        model = self._finished(decoded, new, seed)
         # set last, so that an error above keeps the earlier fit
-        self.sketch_, self.model_ = found, model
+        self.sketch_, self.model_ = new, model
         self.n_features_in_ = self.feature_map_.n_features
         if fresh and rows is None:
             self.__dict__.pop("feature_names_in_", None)
             if samples.feature_names is not None:
                 self.feature_names_in_ = np.array(samples.feature_names, dtype=object)
-        self._set_fitted(model, samples, rows, share)
+        self._set_fitted(model, samples, rows, weights)
         return self
 
     def _checked(

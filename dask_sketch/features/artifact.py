@@ -34,16 +34,16 @@ def write_feature_map(
     ArtifactError
         If a file of this machine cannot be written.
     """
-    fs, place = fsspec.core.url_to_fs(path, **(storage_options or {}))
+    fs, location = fsspec.core.url_to_fs(path, **(storage_options or {}))
     text = feature_map.to_json() + "\n"
     if isinstance(fs, LocalFileSystem):
-        with write_errors(path), replacing(Path(place)) as new:
+        with write_errors(path), replacing(Path(location)) as new:
             new.write_text(text, encoding="utf-8")
         return
-    folder, _, _ = place.rpartition("/")
+    folder, _, _ = location.rpartition("/")
     if folder:
         fs.makedirs(folder, exist_ok=True)
-    with fs.open(place, "wt", encoding="utf-8") as file:
+    with fs.open(location, "wt", encoding="utf-8") as file:
         file.write(text)
 
 
@@ -78,11 +78,11 @@ def open_feature_map(path: str, storage_options: dict[str, Any] | None = None) -
     True
     """
     try:
-        fs, place = fsspec.core.url_to_fs(path, **(storage_options or {}))
+        fs, location = fsspec.core.url_to_fs(path, **(storage_options or {}))
         if isinstance(fs, LocalFileSystem):
-            content = read_regular_file(Path(place), MAX_TEXT + 1)
+            content = read_regular_file(Path(location), MAX_TEXT + 1)
         else:
-            with fs.open(place, "rb") as file:
+            with fs.open(location, "rb") as file:
                 content = file.read(MAX_TEXT + 1)
         text = "" if len(content) > MAX_TEXT else content.decode("utf-8")
     except Exception as error:  # file systems fail in many ways

@@ -47,7 +47,8 @@ from dask_sketch.validation.warn import warn_user
 # With ten, probabilities are within 2 standard errors of those of EM. Moments of more are not
 # weighted.
 _WEIGHTED = 2000
-_LEAST_SHARE = 0.4  # of the default number for covariance matrices, below which there are too few
+# Fraction of the default number for covariance matrices, below which there are too few.
+_SMALLEST_FRACTION = 0.4
 _UNLIKE = 30.0  # ratio of standard deviations from which features are not in one unit
 _HUGE = 1e150  # bound of values, and inverse bound of ranges: squares are float64 numbers
 _FEW_ROWS = 0.01  # weight in all of the components that do not decide the scale of the others
@@ -86,9 +87,9 @@ def default_n_frequencies(
     >>> default_n_frequencies(n_features=10, n_components=5, covariance_type="full")
     1650
     """
-    found = 5 * ((2 if task == "mixture" else 1) * n_features + 1) * n_components
+    n_frequencies = 5 * ((2 if task == "mixture" else 1) * n_features + 1) * n_components
     if not uses_matrices(covariance_type):
-        return found
+        return n_frequencies
     assert covariance_type is not None  # no name uses no matrices
     sizes = n_components, n_features
     own, solved = (
@@ -97,8 +98,8 @@ def default_n_frequencies(
     )
     n_others = (1 + n_features) * n_components
     if n_others + solved > MAX_SOLVABLE:
-        return found
-    return max(found, 5 * (n_others + own))
+        return n_frequencies
+    return max(n_frequencies, 5 * (n_others + own))
 
 
 def default_n_pilot(
@@ -131,8 +132,8 @@ def default_n_pilot(
     if n_features is None or n_components is None:
         return _MIN_PILOT
     n_parameters = ((1 if task == "clustering" else 2) * n_features + 1) * n_components
-    most = min(_MAX_PILOT, _PILOT_VALUES // n_features)
-    return max(min(_PILOT_ROWS_PER_PARAMETER * n_parameters, most), _MIN_PILOT)
+    max_pilot = min(_MAX_PILOT, _PILOT_VALUES // n_features)
+    return max(min(_PILOT_ROWS_PER_PARAMETER * n_parameters, max_pilot), _MIN_PILOT)
 
 
 def larger_pilot(n_pilot: int, n_features: int) -> int:
@@ -436,8 +437,8 @@ whitening, seed, dtype, feature_names, normalize, covariance_type, label
     if n_frequencies is None:
         assert n_components is not None  # the arguments were checked
         each = 1 + 2 * len(numeric) + categories.n_levels - len(categories.sizes)
-        least, most = (times * each * n_components for times in (5, 10))
-        n_frequencies = max(least, min(most, _WEIGHTED))
+        n_min, n_max = (times * each * n_components for times in (5, 10))
+        n_frequencies = max(n_min, min(n_max, _WEIGHTED))
     record = record_mixed_pilot(pilot, categories, n_components, seed)
     if scale is None and covariances is None:
         covariances = _mixed_variances(record, numeric, feature_names)
@@ -507,14 +508,14 @@ def _choose_n_frequencies(
     needed = default_n_frequencies(n_features, n_components, task, covariance_type)
     if n_frequencies is None:
         return needed
-    least = default_n_frequencies(n_features, n_components, task)
+    n_min = default_n_frequencies(n_features, n_components, task)
     rule = "5(2d+1)K" if task == "mixture" else "5(d+1)K"
-    if needed > least:
-        least = max(least, round(_LEAST_SHARE * needed))
+    if needed > n_min:
+        n_min = max(n_min, round(_SMALLEST_FRACTION * needed))
         rule = f"2 for each parameter of covariance_type={covariance_type!r}"
-    if n_frequencies < least:
+    if n_frequencies < n_min:
         warn_user(
-            f"n_frequencies={n_frequencies} is under {rule} = {least} for {n_components} "
+            f"n_frequencies={n_frequencies} is under {rule} = {n_min} for {n_components} "
             f"components of {n_features} features: estimates may fail. Take {needed} or more."
         )
     return n_frequencies
@@ -526,15 +527,15 @@ def _require_magnitudes(
     """Refuse values whose squares exceed the range of float64."""
     largest = float(np.abs(rows).max())
     if largest >= _HUGE:
-        found = f"holds values up to {largest:g}"
+        problem = f"holds values up to {largest:g}"
     else:
         ranges = np.ptp(rows, axis=0)
         narrow = np.flatnonzero((ranges > 0) & (ranges < 1.0 / _HUGE))
         if not len(narrow):
             return
         name = narrow[0] if feature_names is None else repr(feature_names[narrow[0]])
-        found = f"varies by {ranges[narrow[0]]:g} in feature {name}"
-    raise InputError(f"{label} {found}: no float64 holds the square. Use another unit.")
+        problem = f"varies by {ranges[narrow[0]]:g} in feature {name}"
+    raise InputError(f"{label} {problem}: no float64 holds the square. Use another unit.")
 
 
 def _warn_of_coarse_numbers(

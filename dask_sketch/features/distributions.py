@@ -51,7 +51,7 @@ FEW = 4
 _MANY = 20
 # Cumulative probabilities of two and three features of a frequency where some are categorical; four
 # have the rest.
-_SHARES = (0.45, 0.9)
+_FRACTIONS = (0.45, 0.9)
 # Q(3/2, 2) as SciPy has it on processors of the x86-64 family. The true value is 10 units of the
 # last place less; signs of zeros in sparse-sums, and so digests, depend on these bits.
 _TAIL = float.fromhex("0x1.0bbd40bcd5880p-2")
@@ -305,7 +305,7 @@ def sample_mixed(
         used = rng.random((n, d)) < 0.5
         used[:, numeric] = True
     else:
-        sizes = np.minimum(np.searchsorted(_SHARES, rng.random(n), side="right") + 2, d)
+        sizes = np.minimum(np.searchsorted(_FRACTIONS, rng.random(n), side="right") + 2, d)
         used = rng.random((n, d)).argsort(axis=1) < sizes[:, None]
         # a level that is independent of a number says nothing about it, and hides it if it is
         # uniform

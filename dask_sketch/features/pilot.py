@@ -196,10 +196,10 @@ class Pilot:
             k = len(found.weights)
             shapes += [(found.weights, (k,)), (found.means, (k, n_features))]
             shapes += [(found.variances, (k, n_features))]
-            shares = found.probabilities
-            if shares is not None:
-                shapes += [(shares, (k, shares.size // k))]
-                if (shares < 0).any():
+            probabilities = found.probabilities
+            if probabilities is not None:
+                shapes += [(probabilities, (k, probabilities.size // k))]
+                if (probabilities < 0).any():
                     raise InputError("pilot holds probabilities that are negative.")
         if out.characteristic is not None:
             values_read = out.characteristic.view(np.float64)
@@ -351,21 +351,27 @@ def record_clusters(
     >>> pilot.clusters.weights, pilot.mixture.weights
     (array([0.5, 0.5]), array([0.5, 0.5]))
     """
-    found = cluster_pilot(rows, n_components, seed, spherical=spherical)
+    clusters = cluster_pilot(rows, n_components, seed, spherical=spherical)
     varies = np.ptp(rows, axis=0) > 0
-    if found is None or len(rows) < ROWS_PER_COMPONENT * len(found.weights) or not varies.any():
-        return record_pilot(rows, rough_mixture(rows, n_components, seed), seed, found)
+    if (
+        clusters is None
+        or len(rows) < ROWS_PER_COMPONENT * len(clusters.weights)
+        or not varies.any()
+    ):
+        return record_pilot(rows, rough_mixture(rows, n_components, seed), seed, clusters)
     # imported here because the import takes a second, and few callers need it
     from sklearn.metrics import pairwise_distances_argmin
 
-    labels, x = pairwise_distances_argmin(rows, found.centers), rows[:, varies]
+    labels, x = pairwise_distances_argmin(rows, clusters.centers), rows[:, varies]
     center, deviation = x.mean(axis=0), x.std(axis=0)
     equal = np.full(len(x), 1.0 / len(x))
-    parts = Covariances().from_labels((x - center) / deviation, equal, labels, len(found.weights))
+    parts = Covariances().from_labels(
+        (x - center) / deviation, equal, labels, len(clusters.weights)
+    )
     start = PilotMixture(
         parts.weights, center + deviation * parts.means, deviation**2 * parts.covariances, 0.0
     )
-    return record_pilot(rows, _with_constants(rows, start), seed, found, n_moves=0)
+    return record_pilot(rows, _with_constants(rows, start), seed, clusters, n_moves=0)
 
 
 def record_pilot(
@@ -408,7 +414,7 @@ def record_pilot(
     if rough is None:
         return Pilot(len(rows), variance, gaussian, clusters=clusters)
     x, k = rows[:, varies], len(rough.weights)
-    found = fit_mixture(
+    mixture = fit_mixture(
         x,
         None,
         k,
@@ -418,7 +424,7 @@ def record_pilot(
         tolerance=_TOLERANCE,
         n_moves=n_moves,
     )
-    best = PilotMixture(found.weights, found.means, found.covariances, found.log_likelihood)
+    best = PilotMixture(mixture.weights, mixture.means, mixture.covariances, mixture.log_likelihood)
     return Pilot(
         len(rows), variance, gaussian, _with_constants(rows, best), _sampling_loss(x, best, seed),
         clusters,
@@ -453,14 +459,14 @@ def with_further_start(pilot: Pilot, rows: Array, seed: int = 0) -> Pilot:
         return pilot
     x, variances = rows[:, varies], own.variances[:, varies]
     rounding = rounding_variances(x, variances)
-    found = fit_mixture(
+    mixture = fit_mixture(
         x, None, k, n_starts=0, merged=True, seed=seed, n_iterations=_N_ITERATIONS,
         tolerance=_TOLERANCE, rounding=rounding,
     )  # fmt: skip
     density = RowDensity(own.weights, own.means[:, varies], variances + rounding)
-    if not found.score > float(density.log_total(x).mean()):
+    if not mixture.score > float(density.log_total(x).mean()):
         return pilot
-    best = PilotMixture(found.weights, found.means, found.covariances, found.log_likelihood)
+    best = PilotMixture(mixture.weights, mixture.means, mixture.covariances, mixture.log_likelihood)
     return replace(pilot, mixture=_with_constants(rows, best))
 
 
@@ -492,18 +498,18 @@ def record_mixed_pilot(
     if n_components is None:
         return Pilot(len(rows), variance, single.log_likelihood)
     k = max(min(n_components, len(rows) // ROWS_PER_COMPONENT), 1)
-    found = fit_product(rows, None, k, categories, seed=seed)
-    mixture = found.mixture
+    fitted = fit_product(rows, None, k, categories, seed=seed)
+    mixture = fitted.mixture
     means, variances = np.empty((2, k, rows.shape[1]))
     means[:, categories.numeric] = mixture.means
     variances[:, categories.numeric] = mixture.variances
     for column, part in zip(categories.columns, categories.slices, strict=True):
         codes = np.arange(part.stop - part.start)
-        shares = mixture.probabilities[:, part]
-        means[:, column] = shares @ codes
-        variances[:, column] = shares @ codes**2 - means[:, column] ** 2
+        probabilities = mixture.probabilities[:, part]
+        means[:, column] = probabilities @ codes
+        variances[:, column] = probabilities @ codes**2 - means[:, column] ** 2
     best = PilotMixture(
-        mixture.weights, means, variances, found.log_likelihood, mixture.probabilities
+        mixture.weights, means, variances, fitted.log_likelihood, mixture.probabilities
     )
     return Pilot(len(rows), variance, single.log_likelihood, best)
 
@@ -627,11 +633,15 @@ def fit_pilot(rows: Array, n_components: int, seed: int = 0) -> PilotMixture:
     from sklearn.cluster import KMeans
 
     x, family, likelihood = (rows - center) / deviation, Covariances(), -np.inf
-    equal, shares = np.full(len(x), 1.0 / len(x)), np.zeros((n_components, len(x)))
+    equal, responsibilities = np.full(len(x), 1.0 / len(x)), np.zeros((n_components, len(x)))
     with one_thread():
         found = KMeans(n_components, n_init=1, random_state=random_state(seed)).fit(x)
-        shares[found.labels_, np.arange(len(x))] = equal
-        counts, sums, squares = shares.sum(axis=1), shares @ x, shares @ (x * x)
+        responsibilities[found.labels_, np.arange(len(x))] = equal
+        counts, sums, squares = (
+            responsibilities.sum(axis=1),
+            responsibilities @ x,
+            responsibilities @ (x * x),
+        )
         moments = Moments(counts, counts, sums, squares, np.full(1, -np.inf))
         mixture = _maximized(family, moments, Components(counts, sums, squares))
         for _ in range(_N_ITERATIONS):

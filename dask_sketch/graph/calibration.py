@@ -58,9 +58,9 @@ def pairs_per_second(
     True
     """
     d = feature_map.n_features
-    most = max(min(n_rows, _LARGEST // (8 * d)), 1)
-    rows = min(_FIRST_ROWS, most)
-    noise = np.random.default_rng(0).standard_normal((most, d), dtype=np.float32)
+    max_rows = max(min(n_rows, _LARGEST // (8 * d)), 1)
+    rows = min(_FIRST_ROWS, max_rows)
+    noise = np.random.default_rng(0).standard_normal((max_rows, d), dtype=np.float32)
     x = (noise + feature_map.center).astype(dtype)
     partial_sketch(x[:rows], feature_map)  # compiles
     calls, start = 0, time.perf_counter()
@@ -69,8 +69,8 @@ def pairs_per_second(
         partial_sketch(x[:rows], feature_map)
         now = time.perf_counter()
         calls += 1
-        if rows < most and now - begin < seconds / 8:
-            rows = min(2 * rows, most)
+        if rows < max_rows and now - begin < seconds / 8:
+            rows = min(2 * rows, max_rows)
             calls, start = 0, time.perf_counter()
         elif now - start >= seconds:
             return calls * rows * feature_map.n_frequencies / (now - start)

@@ -97,17 +97,18 @@ def cluster_errors(client: Client | None, collections: Sequence[Any] = ()) -> It
         if isinstance(error, KilledWorker):
             raise ChunkError(_describe_killer(error, collections)) from error
         status = "running" if client is None else client.status
-        found = f"({type(error).__name__}: {error})"
+        reason = f"({type(error).__name__}: {error})"
         if status == "running" and isinstance(error, CancelledError):
             raise ClusterError(
-                f"tasks were cancelled while the cluster computed {found}: another client, or a "
+                f"tasks were cancelled while the cluster computed {reason}: another client, or a "
                 "restart, has taken them away. Compute again."
             ) from error
         if status == "running" and not isinstance(error, CommClosedError):
             raise
         lost = f"the client is {status}" if status.startswith("clos") else "the scheduler is lost"
         raise ClusterError(
-            f"{lost}, and the computation with it {found}: connect to a cluster, and compute again."
+            f"{lost}, and the computation with it {reason}: connect to a cluster, and compute "
+            "again."
         ) from error
 
 

@@ -275,7 +275,7 @@ def design(
         distribution, n_frequencies = _with_missing(
             pilot.shape[1], n_frequencies, n_components, kind
         )
-    made = partial(
+    make_map = partial(
         build, n_frequencies=n_frequencies, n_components=n_components, task=task,
         distribution=distribution, scale=scale, covariances=covariances,
         covariance_weights=covariance_weights, whitening=whitening, seed=seed, dtype=dtype,
@@ -283,41 +283,43 @@ def design(
         label=samples.label,
     )  # fmt: skip
 
-    def of_rows(rows: NDArray[np.float64]) -> FeatureMap:
+    def map_of_rows(rows: NDArray[np.float64]) -> FeatureMap:
         if samples.categories is not None:
-            return made(rows)
+            return make_map(rows)
         if np.isnan(rows).any():
-            return made(filled_pilot(rows, n_components, seed, samples.feature_names))
-        return _with_characteristic(made(rows), rows)
+            return make_map(filled_pilot(rows, n_components, seed, samples.feature_names))
+        return _with_characteristic(make_map(rows), rows)
 
-    given = n_pilot is not None or n_components is None or task != "mixture"
-    found, pilot = (of_rows(pilot), pilot) if given else _of_enough_rows(of_rows, read, pilot, size)
-    return _with_further_start(found, pilot, seed) if task == "mixture" else found
+    may_read = n_pilot is None and n_components is not None and task == "mixture"
+    feature_map, pilot = _design_from_enough(map_of_rows, read, pilot, size if may_read else None)
+    return _with_further_start(feature_map, pilot, seed) if task == "mixture" else feature_map
 
 
-def _of_enough_rows(
-    of_rows: Callable[[NDArray[np.float64]], FeatureMap],
+def _design_from_enough(
+    map_of_rows: Callable[[NDArray[np.float64]], FeatureMap],
     read: Callable[[int], NDArray[np.float64]],
     pilot: NDArray[np.float64],
-    size: int,
+    size: int | None,
 ) -> tuple[FeatureMap, NDArray[np.float64]]:
     """Feature map and its pilot rows: more of them where mixtures of their halves differ much.
 
     With repeated values, or rare rows far out, a mixture loses more on other rows than the number
-    of its parameters says.
+    of its parameters says. Without a ``size``, no more rows are read.
     """
+    if size is None:
+        return map_of_rows(pilot), pilot
     more = larger_pilot(size, pilot.shape[1])
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = of_rows(pilot)
-    record = found.pilot
+        feature_map = map_of_rows(pilot)
+    record = feature_map.pilot
     if record is not None and record.sampling_loss > WARNED_SAMPLING_LOSS and more > size:
         rows = read(more)
         if len(rows) > len(pilot):
-            return of_rows(rows), rows
+            return map_of_rows(rows), rows
     for warning in caught:
         warn_user(warning.message)
-    return found, pilot
+    return feature_map, pilot
 
 
 def _with_further_start(
@@ -336,10 +338,12 @@ def _with_characteristic(feature_map: FeatureMap, rows: NDArray[np.float64]) -> 
     if pilot is None or (pilot.mixture is None and pilot.clusters is None):
         return feature_map
     try:
-        found = partial_sketch(rows, feature_map.without_records()).centered_characteristic
+        characteristic = partial_sketch(rows, feature_map.without_records()).centered_characteristic
     except InputError:  # rows too far from the others, which every sketch refuses with a remedy
         return feature_map
-    return feature_map.with_pilot(replace(pilot, characteristic=rounded_characteristic(found)))
+    return feature_map.with_pilot(
+        replace(pilot, characteristic=rounded_characteristic(characteristic))
+    )
 
 
 def _with_missing(
@@ -383,11 +387,11 @@ def _moment_grid(
                 parameter=name,
             )
     require_integer("seed", seed, 0)
-    for name, number, least in (
+    for name, number, minimum in (
         ("n_pilot", n_pilot, 2), ("n_components", n_components, 1), ("n_columns", n_columns, 1),
     ):  # fmt: skip
         if number is not None:
-            require_integer(name, number, least)
+            require_integer(name, number, minimum)
     n_pilot = default_n_pilot(None) if n_pilot is None else n_pilot
     require_nan_policy(nan_policy)
     samples = open_samples(x, **options)
@@ -423,10 +427,10 @@ def columns_of_grid(n_features: int, n_columns: int | None, n_components: int | 
     (None, 160)
     """
     if n_components is not None:
-        for name, most in (("n_features", n_features), ("n_columns", n_columns)):
-            if most is not None and n_components > most:
+        for name, maximum in (("n_features", n_features), ("n_columns", n_columns)):
+            if maximum is not None and n_components > maximum:
                 raise InputError(
-                    f"n_components={n_components}: give at most {name}={most}.",
+                    f"n_components={n_components}: give at most {name}={maximum}.",
                     parameter="n_components",
                 )
     if n_columns is not None or n_features <= MAX_FEATURES:

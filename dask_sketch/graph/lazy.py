@@ -223,15 +223,15 @@ class LazyResult(DaskMethodsMixin):
         )
 
     def _repr_html_(self) -> str:
-        found = self.as_dict()
+        values = self.as_dict()
         fields = {
-            "computes": found["computes"],
-            "source": found["source"],
-            "chunks": f"{found['n_chunks']:,}",
+            "computes": values["computes"],
+            "source": values["source"],
+            "chunks": f"{values['n_chunks']:,}",
             "state": "lazy: .compute() runs one pass",
         }
-        if found["groups"] is not None:
-            fields["groups"] = f"one sketch for each {found['groups']}"
+        if values["groups"] is not None:
+            fields["groups"] = f"one sketch for each {values['groups']}"
         feature_map = self.reduction.feature_map
         more = {}
         if feature_map is not None:

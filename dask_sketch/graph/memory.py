@@ -151,15 +151,15 @@ def require_room(parts: list[SketchGroup]) -> None:
     PlanError
         With the bytes that the merged groups need, and the bytes that a thread may use.
     """
-    most = GROWTH * sum(part.nbytes for part in parts)
+    needed = GROWTH * sum(part.nbytes for part in parts)
     room = thread_memory()
-    if len(parts) > 1 and most > room:
+    if len(parts) > 1 and needed > room:
         n_groups = len(union([part.labels for part in parts])[0])
-        most = GROWTH * n_groups * max(part.nbytes // max(len(part), 1) for part in parts)
-        if most > room:
+        needed = GROWTH * n_groups * max(part.nbytes // max(len(part), 1) for part in parts)
+        if needed > room:
             raise PlanError(
                 f"the sketches of {n_groups:,} groups of {parts[0].dim} need up to "
-                f"{describe_bytes(most)} here, and a thread may use {describe_bytes(room)}. "
+                f"{describe_bytes(needed)} here, and a thread may use {describe_bytes(room)}. "
                 f"{REMEDY}"
             )
 

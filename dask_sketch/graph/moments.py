@@ -238,20 +238,20 @@ def _of_stream(
 
 
 def _given_grid(like: Any, n_columns: int | None, nan_policy: str) -> MomentGrid:
-    found = like.grid if isinstance(like, SecondMoments) else like
-    if not isinstance(found, MomentGrid):
+    grid = like.grid if isinstance(like, SecondMoments) else like
+    if not isinstance(grid, MomentGrid):
         raise InputError(f"like of type {type(like).__name__}: give second moments.")
-    if n_columns not in (None, found.n_columns):
+    if n_columns not in (None, grid.n_columns):
         raise InputError(
-            f"n_columns={n_columns}: like= has n_columns={found.n_columns}; leave it out."
+            f"n_columns={n_columns}: like= has n_columns={grid.n_columns}; leave it out."
         )
-    if found.pairwise != (nan_policy == AVAILABLE):
+    if grid.pairwise != (nan_policy == AVAILABLE):
         raise InputError(
             f"nan_policy={nan_policy!r}: like= has been computed "
-            f"{'with' if found.pairwise else 'without'} {AVAILABLE!r}; use the same.",
+            f"{'with' if grid.pairwise else 'without'} {AVAILABLE!r}; use the same.",
             parameter="nan_policy",
         )
-    return found
+    return grid
 
 
 def _first_grid(
@@ -406,10 +406,10 @@ def _groups_of_chunk(
 
 
 def _merged_groups(parts: list[_Grouped]) -> _Grouped:
-    labels, places = union([part[0] for part in parts])
+    labels, positions = union([part[0] for part in parts])
     together: list[list[SecondMoments]] = [[] for _ in labels]
-    for (_, moments), place in zip(parts, places, strict=True):
-        for number, one in zip(place.tolist(), moments, strict=True):
+    for (_, moments), position in zip(parts, positions, strict=True):
+        for number, one in zip(position.tolist(), moments, strict=True):
             together[number].append(one)
     return labels, [merge(each) for each in together]
 

@@ -300,14 +300,14 @@ def reduce_batch(batch: ChunkBatch, reduction: Reduction) -> list[Any]:
 def _reduce_chunk(chunk: ChunkGraph, label: str, reduction: Reduction) -> Any:
     blocks = _read(chunk, label)
     try:
-        found = reduce_blocks(blocks, reduction.chunk, reduction.combine_on_worker)
+        reduced = reduce_blocks(blocks, reduction.chunk, reduction.combine_on_worker)
     except _Unreadable as error:
         return ChunkFailure(str(error), retry=True)
     except FATAL:
         raise
     except (ChunkError, InputError) as error:  # the same values would be refused again
         return ChunkFailure(str(error), retry=False)
-    return reduction.finalize(found)
+    return reduction.finalize(reduced)
 
 
 class _Unreadable(Exception):
@@ -391,11 +391,11 @@ class _Stream:
         while self._later and self._later[0][0] <= now:
             self._ready.append(self._batch(heapq.heappop(self._later)[2]))
         threads = self._executor.n_threads
-        most = AHEAD * threads * length if in_flight is None else in_flight
-        while self._left and self._under_way < most:
+        max_tasks = AHEAD * threads * length if in_flight is None else in_flight
+        while self._left and self._under_way < max_tasks:
             # the last batches are shorter, so that no thread is left with a long one
-            fair = min(most, self._left) // (AHEAD * threads)
-            size = min(max(min(fair, length), 1), most - self._under_way)
+            fair = min(max_tasks, self._left) // (AHEAD * threads)
+            size = min(max(min(fair, length), 1), max_tasks - self._under_way)
             batch = self._batch(*islice(self._graphs, size))
             self._left -= size
             self._under_way += size
@@ -429,7 +429,7 @@ class _Stream:
         if batch is None:  # given up when the connection was lost
             return
         try:
-            found = self._executor.result(future)
+            results = self._executor.result(future)
         except TimeoutError:  # lost after it had ended, and being made again
             future.add_done_callback(self._ended.put)
             return
@@ -437,9 +437,9 @@ class _Stream:
             self._send_again()
             return
         except TaskLost as error:
-            found = self._suspect(batch, error)
+            results = self._suspect(batch, error)
         del self._sent[future], future
-        for chunk, result in zip(batch.chunks, found, strict=False):
+        for chunk, result in zip(batch.chunks, results, strict=False):
             judged = self._judge(chunk, result) if isinstance(result, ChunkFailure) else result
             if judged is not None:
                 yield chunk.number, judged

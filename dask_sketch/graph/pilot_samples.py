@@ -93,10 +93,10 @@ def pilot_samples(
         _pick_rows, nan_policy=nan_policy, normalize=normalize, names=samples.feature_names
     )
     for n_chunks in (PILOT_CHUNKS, _many_chunks(samples)):
-        found = _read_chunks(samples, n_chunks, n_pilot, pick, rng, progress)
-        if samples.n_chunks <= len(found) or not _differ(found):
+        picked = _read_chunks(samples, n_chunks, n_pilot, pick, rng, progress)
+        if samples.n_chunks <= len(picked) or not _differ(picked):
             break
-    usable = [each.rows for each in chain(*found.values()) if len(each.rows)]
+    usable = [each.rows for each in chain(*picked.values()) if len(each.rows)]
     pilot = np.concatenate(usable) if usable else np.empty((0, 0))
     if len(pilot) < 2:
         raise InputError(
@@ -124,7 +124,7 @@ def _read_chunks(
         order = np.arange(len(order)) if uneven else _spread_out(order, size)
     n_draws = _number_of_draws(sizes, n_chunks, n_pilot) if uneven else size
     n_rows = -(-n_pilot // n_draws)
-    found: dict[int, tuple[_Picked, ...]] = {}
+    picked: dict[int, tuple[_Picked, ...]] = {}
     inclusion: dict[int, float] = {}  # number of draws of a chunk, for each of its rows
     while len(order):
         if uneven:
@@ -135,13 +135,13 @@ def _read_chunks(
             draws, order = {int(number): 1 for number in order[:size]}, order[size:]
         size *= 2  # small or empty chunks: a few rounds, not many
         asked = {number: partial(pick, n_rows=n_rows * n) for number, n in draws.items()}
-        found |= _read(samples, asked, rng, progress)
+        picked |= _read(samples, asked, rng, progress)
         inclusion |= {number: n / sizes[number] if uneven else 1.0 for number, n in draws.items()}
-        if sum(len(each.rows) for each in chain(*found.values())) >= 0.8 * n_pilot:
+        if sum(len(each.rows) for each in chain(*picked.values())) >= 0.8 * n_pilot:
             break
     if samples.is_weighted or not known:
-        return _balance(samples, found, inclusion, n_pilot, pick, rng, progress)
-    return found
+        return _balance(samples, picked, inclusion, n_pilot, pick, rng, progress)
+    return picked
 
 
 def _many_chunks(samples: Samples) -> int:
@@ -161,9 +161,11 @@ def _spread_out(order: NDArray[np.int64], size: int) -> NDArray[np.int64]:
     return np.concatenate([order[first], np.delete(order, first)])
 
 
-def _differ(found: dict[int, tuple[_Picked, ...]]) -> bool:
+def _differ(picked: dict[int, tuple[_Picked, ...]]) -> bool:
     """Whether means of a feature differ between chunks, as in sorted data, beyond chance."""
-    chunks = [np.concatenate([each.rows for each in blocks]) for blocks in found.values() if blocks]
+    chunks = [
+        np.concatenate([each.rows for each in blocks]) for blocks in picked.values() if blocks
+    ]
     chunks = [rows for rows in chunks if len(rows) >= _COMPARED]
     if len(chunks) < 2:
         return False
@@ -232,7 +234,7 @@ def _join(parts: list[tuple[_Picked, ...]]) -> tuple[_Picked, ...]:
 
 def _balance(
     samples: Samples,
-    found: dict[int, tuple[_Picked, ...]],
+    picked: dict[int, tuple[_Picked, ...]],
     inclusion: dict[int, float],
     n_pilot: int,
     pick: Any,
@@ -240,14 +242,14 @@ def _balance(
     progress: bool,
 ) -> dict[int, tuple[_Picked, ...]]:
     """Read the chunks once more if rows of some blocks are too few for their weight."""
-    blocks = [(number, each) for number, parts in found.items() for each in parts]
-    shares = np.array([inclusion[number] * each.measure for number, each in blocks])
+    blocks = [(number, each) for number, parts in picked.items() for each in parts]
+    fractions = np.array([inclusion[number] * each.measure for number, each in blocks])
     rows = np.array([len(each.rows) for _, each in blocks], dtype=np.float64)
-    if not rows.sum() or (shares * rows.sum() <= _UNEVEN * shares.sum() * rows).all():
-        return found
-    density = min(n_pilot, rows.sum()) / shares.sum()
+    if not rows.sum() or (fractions * rows.sum() <= _UNEVEN * fractions.sum() * rows).all():
+        return picked
+    density = min(n_pilot, rows.sum()) / fractions.sum()
     asked = {
-        number: partial(pick, n_rows=None, density=density * inclusion[number]) for number in found
+        number: partial(pick, n_rows=None, density=density * inclusion[number]) for number in picked
     }
     return _read(samples, asked, rng, progress)
 

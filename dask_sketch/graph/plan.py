@@ -550,41 +550,41 @@ def _thread_memory(
 
 def _warnings(samples: Samples, n_batches: int, grouped: GroupMemory | None) -> list[str]:
     """Reasons to change the input or the settings before a pass."""
-    found = []
+    texts = []
     n_chunks, n_bytes_read = samples.n_chunks, samples.bytes_read or 0
     if n_batches > 1 and n_bytes_read < n_chunks * SMALL_TASK:
-        found.append(
+        texts.append(
             f"{n_chunks:,} chunks are of {describe_bytes(n_bytes_read // n_chunks)} on average: "
             "the scheduler will be the bottleneck. Make larger ones: raise chunk_size for a store, "
             "rechunk an array where it is read."
         )
     pieces = samples.stored_chunks
     if pieces and pieces >= MANY_PIECES and n_bytes_read < pieces * SMALL_PIECE:
-        found.append(
+        texts.append(
             f"{pieces:,} stored chunks are of {describe_bytes(n_bytes_read // pieces)}"
             " on average, and Zarr needs a fifth of a millisecond for each. Store larger chunks; "
             "or, with Zarr 3.3 or later, set ZARR_CODEC_PIPELINE__PATH="
             "zarr.core.codec_pipeline.FusedCodecPipeline on the workers, which takes under half."
         )
     if samples.largest_chunk is None:
-        found.append("chunk sizes are unknown: memory cannot be projected.")
+        texts.append("chunk sizes are unknown: memory cannot be projected.")
     if grouped is not None and grouped.result is None:
-        found.append(
+        texts.append(
             f"each group of {grouped.dim} will take {describe_bytes(grouped.each)}, and only the "
             "pass can tell how many there are: memory is projected without them."
         )
-    return found
+    return texts
 
 
 def resources(client: Client | None) -> tuple[int, int]:
     """Bytes for each thread of the smallest worker, and number of all threads."""
-    share = float(config.get("memory-share"))
+    fraction = float(config.get("memory-share"))
     if client is not None:
         workers = list(client.scheduler_info(n_workers=-1)["workers"].values())
         limits = [w["memory_limit"] / w["nthreads"] for w in workers if w.get("memory_limit")]
         threads = sum(w["nthreads"] for w in workers)
         if limits:
-            return int(share * min(limits)), threads
+            return int(fraction * min(limits)), threads
         if workers:
-            return int(share * psutil.virtual_memory().total), threads
+            return int(fraction * psutil.virtual_memory().total), threads
     return free_memory() // CPU_COUNT, CPU_COUNT

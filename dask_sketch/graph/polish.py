@@ -137,7 +137,7 @@ def polish(
     until = passes == CONVERGED
     n_passes = MAX_PASSES if until else int(passes)
     floor = _smallest_variances(model, variance_floor)
-    begun, found = time.perf_counter(), None
+    start_time, statistics = time.perf_counter(), None
     current: Any = model
     unit: float | None = None
     trace: list[float] = []
@@ -146,19 +146,19 @@ def polish(
         for number in range(n_passes):
             shown = _part_of(show, n_passes, trace) if progress else False
             step = ExpectationStep(current, unit)
-            found = _pass(samples, step, nan_policy, split_every, shown)
-            if step.is_coarse(found):
+            statistics = _pass(samples, step, nan_policy, split_every, shown)
+            if step.is_coarse(statistics):
                 step = ExpectationStep(current, FINER * step.length)
-                found = _pass(samples, step, nan_policy, split_every, shown)
+                statistics = _pass(samples, step, nan_policy, split_every, shown)
             if isinstance(model, Centroids):
                 unit = step.length
-            trace.append(step.objective(found))
-            current = step.maximize(found, floor)
+            trace.append(step.objective(statistics))
+            current = step.maximize(statistics, floor)
             if until and number:
                 converged = _gain(model, trace[-2], trace[-1]) < tolerance
                 if converged:
                     break
-    assert found is not None
+    assert statistics is not None
     if converged is False:
         warn_user(
             f"passes={passes!r}: after {n_passes} passes the last one gained "
@@ -168,10 +168,10 @@ def polish(
     record = Polishing(
         objective="log-likelihood" if isinstance(model, GaussianMixture) else "mean squared error",
         trace=tuple(trace),
-        bound=trace[-1] + step.gain(found, current),
-        n_samples=found.count,
-        omitted=found.omitted,
-        seconds=time.perf_counter() - begun,
+        bound=trace[-1] + step.gain(statistics, current),
+        n_samples=statistics.count,
+        omitted=statistics.omitted,
+        seconds=time.perf_counter() - start_time,
         variance_floor=float(variance_floor) if isinstance(model, GaussianMixture) else None,
         converged=converged,
     )
@@ -191,14 +191,14 @@ def _require_arguments(model: Any, passes: Any, variance_floor: Any, tolerance: 
             raise InputError(f"passes={passes!r}: give a number of passes, or {CONVERGED!r}.")
     else:
         require_integer("passes", passes, 1)
-    for name, value, most in (
+    for name, value, maximum in (
         ("variance_floor", variance_floor, 1.0),
         ("tolerance", tolerance, 1e9),
     ):
         if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not (
-            0.0 <= value <= most
+            0.0 <= value <= maximum
         ):  # fmt: skip
-            raise InputError(f"{name}={value!r}: give a number from 0 to {most:g}.")
+            raise InputError(f"{name}={value!r}: give a number from 0 to {maximum:g}.")
 
 
 def _smallest_variances(model: GaussianMixture | Centroids, variance_floor: float) -> Any:

@@ -348,10 +348,10 @@ def _sample_chunk(
     positions: Positions,
 ) -> Sketch:
     found = sketch(rows, weights, label)
-    place = positions.of(number, rows, row)
+    start = positions.of(number, rows, row)
     return add_sample(
-        found, rows, weights, sampling, stream=place.stream, start=place.start,
-        positions=place.positions,
+        found, rows, weights, sampling, stream=start.stream, start=start.start,
+        positions=start.positions,
     )  # fmt: skip
 
 

@@ -243,14 +243,14 @@ def task_statistics(client: Client | None = None) -> Iterator[TaskStatistics]:
     >>> statistics.n_tasks
     3
     """
-    found = TaskStatistics()
+    statistics = TaskStatistics()
     start = time.perf_counter()
     if client is None:
         from dask.diagnostics import Profiler
 
         with Profiler() as profiler:
-            yield found
-            found.seconds = time.perf_counter() - start
+            yield statistics
+            statistics.seconds = time.perf_counter() - start
         ran = [
             (task.key, task.end_time - task.start_time)
             for task in profiler.results
@@ -260,8 +260,8 @@ def task_statistics(client: Client | None = None) -> Iterator[TaskStatistics]:
         from distributed import get_task_stream
 
         with get_task_stream(client) as stream:
-            yield found
-            found.seconds = time.perf_counter() - start
+            yield statistics
+            statistics.seconds = time.perf_counter() - start
         ran = [
             (
                 task["key"],
@@ -270,8 +270,8 @@ def task_statistics(client: Client | None = None) -> Iterator[TaskStatistics]:
             for task in stream.data
         ]
     # most frequent first
-    found.tasks = dict(Counter(_task_name(key) for key, _ in ran).most_common())
-    found.busy_seconds = float(sum(seconds for _, seconds in ran))
+    statistics.tasks = dict(Counter(_task_name(key) for key, _ in ran).most_common())
+    statistics.busy_seconds = float(sum(seconds for _, seconds in ran))
 
 
 def _task_name(key: Any) -> str:

@@ -160,10 +160,10 @@ def batch_chunks(n_chunks: int, split_every: int) -> int | None:
     >>> batch_chunks(1000, 16), batch_chunks(10**6, 16), batch_chunks(10**6, 10)
     (None, 5000, 5000)
     """
-    limit, most = (_positive(key) for key in ("task-limit", "batch-tasks"))
+    limit, batch_limit = (_positive(key) for key in ("task-limit", "batch-tasks"))
     if n_chunks + count_merges(n_chunks, split_every) <= limit:
         return None
-    return most if most < n_chunks else None
+    return batch_limit if batch_limit < n_chunks else None
 
 
 def _positive(key: str) -> int:

@@ -57,20 +57,20 @@ def open_map_file(job: Job) -> FeatureMap | None:
         return None
     key = f"feature_map.file = {shown_value(given)}"
     try:
-        found = open_feature_map(job.resolve(given))
+        feature_map = open_feature_map(job.resolve(given))
     except ArtifactError as error:
         raise _wrong(job, key, error) from error
     except InputError as error:
         if isinstance(error.__cause__, _NO_FILE):
             raise _wrong(job, key, error) from error
         raise InputError(f"{key}: {error}") from error
-    if found.categories is not None:
+    if feature_map.categories is not None:
         raise _wrong(
             job, key,
             "has categories, and jobs take numeric columns. Design a map of numeric columns, or "
             "sketch the table with dask_sketch.sketch.",
         )  # fmt: skip
-    return found
+    return feature_map
 
 
 @contextlib.contextmanager

@@ -61,32 +61,33 @@ def write_component_page(
     """
     assert outcome.report is not None
     job, moments = results.job, results.total
-    found = results.models[name].model
-    assert isinstance(found, PrincipalComponents)
+    components = results.models[name].model
+    assert isinstance(components, PrincipalComponents)
     assert isinstance(moments, SecondMoments)
-    d = found.n_features
+    d = components.n_features
     titles = feature_labels(d, results.feature_names)
     caption = "Fraction of the variance along each component, and together with those before it."
-    share = float(found.explained_variance_ratio.sum())
-    drawn = partial(plot_explained_variance, found.explained_variance_ratio)
+    fraction = float(components.explained_variance_ratio.sum())
+    drawn = partial(plot_explained_variance, components.explained_variance_ratio)
     write_page(
         outcome.report,
         title=f"{job.job.name}: {outcome.title}",
         answers=[
             complete_answer(outcome),
-            _good(outcome, found),
+            _good(outcome, components),
             _changed(results, outcome, name),
-            _actions(outcome, found),
+            _actions(outcome, components),
         ],
         summary=[
             f"{outcome.samples:,} samples with {d:,} features each are summarised by exact second "
             "moments; the samples themselves are not kept.",
             *run_sentences(outcome),
-            f"{found.n_components:,} principal components have {share:.1%} of the variance.",
+            f"{components.n_components:,} principal components have {fraction:.1%} of the "
+            "variance.",
         ],
         sections=[
             *quarantine_section(outcome),
-            _components(found, titles),
+            _components(components, titles),
             _features(moments, titles),
             run_section(outcome),
             *missing_section(outcome),

@@ -314,11 +314,11 @@ def _repeated(tables: tuple[Any, ...], key: Callable[[Any], Hashable]) -> Iterat
 
 def _lines(error: ValidationError) -> Iterator[str]:
     """The key path, the value and the remedy of each error."""
-    found = error.errors(include_url=False)
+    errors = error.errors(include_url=False)
     # pydantic also counts the valid elements of a list in which another one is wrong
-    parents = {one["loc"][:end] for one in found for end in range(len(one["loc"]))}
-    found = [one for one in found if one["type"] != "too_short" or one["loc"] not in parents]
-    for one in found[:MAX_ERRORS]:
+    parents = {one["loc"][:end] for one in errors for end in range(len(one["loc"]))}
+    errors = [one for one in errors if one["type"] != "too_short" or one["loc"] not in parents]
+    for one in errors[:MAX_ERRORS]:
         loc, value, remedy = one["loc"], one["input"], one["msg"]
         if one["type"] == "missing":
             value, remedy = None, "is missing and required"
@@ -332,8 +332,8 @@ def _lines(error: ValidationError) -> Iterator[str]:
         remedy = re.sub(r"^(Value error,|Input|List|Tuple) | after validation", "", remedy)
         shown = "" if value is None or "storage_options" in loc else f" = {shown_value(value)}"
         yield f"{key_path(loc)}{shown}: {shorten(remedy, 8 * MAX_SHOWN)}"
-    if len(found) > MAX_ERRORS:
-        yield f"and {len(found) - MAX_ERRORS} more"
+    if len(errors) > MAX_ERRORS:
+        yield f"and {len(errors) - MAX_ERRORS} more"
 
 
 def _keys_beside(loc: tuple[str | int, ...]) -> list[str]:

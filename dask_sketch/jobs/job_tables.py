@@ -270,13 +270,13 @@ class GroupsTable(Table):
         Regular expression that is matched to the keys of the partitions. The name of the group is
         the part ``(?P<group>...)`` of the match, or its only group, or the whole match. Partitions
         without a match belong to no group.
-    most
+    max_groups
         Maximum number of groups; a run with more groups is refused.
     """
 
     by: Literal["source"] | None = None
     pattern: Pattern | None = None
-    most: Annotated[int, Field(ge=1, le=1000)] = 100
+    max_groups: Annotated[int, Field(ge=1, le=1000)] = 100
 
     def _wrong(self) -> Iterator[tuple[str, str]]:
         if (self.by is None) == (self.pattern is None):

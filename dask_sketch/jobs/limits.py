@@ -156,10 +156,10 @@ def growth_of_cost(name: str, model: Model, earlier: Model) -> Iterator[str]:
         how.cost / how.noise_level if how is not None and how.noise_level > 0 else 0.0
         for how in (model.decoding, earlier.decoding)
     ]
-    most = max(_LEAST_COST, _GROWTH_OF_COST * costs[1])
-    if costs[1] > 0.0 and costs[0] > most:
+    limit = max(_LEAST_COST, _GROWTH_OF_COST * costs[1])
+    if costs[1] > 0.0 and costs[0] > limit:
         yield (
             f"{name} leaves a cost of {costs[0]:.3g} noise levels, and the last one left "
             f"{costs[1]:.3g}: it does not fit the new data as well. Check the newest data, such as "
-            f"its units. limits.cost = {most:.2g} in the job file refuses such a model."
+            f"its units. limits.cost = {limit:.2g} in the job file refuses such a model."
         )

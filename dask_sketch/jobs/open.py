@@ -110,16 +110,16 @@ def open_sources(job: Job, ledger: Ledger | None = None) -> list[OpenSource]:
     """
     feature_map = open_map_file(job) if ledger is None else ledger.feature_map
     names = None if feature_map is None else feature_map.feature_names
-    found = []
+    opened = []
     for i, table in enumerate(job.sources):
         full = table.model_copy(update={"columns": columns_of(job, table, names)})
         known = () if ledger is None else ledger.feature_map.feature_names
         with errors_of_settings(job, f"sources[{i}]", table, known or ()):
-            found.append(open_source(job, full))
-    samples = [source.samples for source in found]
-    require_other_data(job, [(source.table.name, source.samples.origin) for source in found])
+            opened.append(open_source(job, full))
+    samples = [source.samples for source in opened]
+    require_other_data(job, [(source.table.name, source.samples.origin) for source in opened])
     require_features(job, feature_map, samples, from_ledger=ledger is not None)
-    return found
+    return opened
 
 
 def columns_of(job: Job, table: DataTable, names: Sequence[str] | None) -> list[str] | None:
@@ -347,17 +347,17 @@ def group_keys(table: GroupsTable, keys: Iterable[str]) -> dict[str, list[str]]:
     >>> group_keys(table, ["x/b-1", "x/a-2", "x/a-1", "x/9"])
     {'a': ['x/a-1', 'x/a-2'], 'b': ['x/b-1']}
     """
-    found: dict[str, list[str]] = defaultdict(list)
+    by_group: dict[str, list[str]] = defaultdict(list)
     for key in sorted(keys):
         name = _group(table, key)
         if name:
-            found[name].append(key)
-    if len(found) > table.most:
+            by_group[name].append(key)
+    if len(by_group) > table.max_groups:
         raise JobError(
-            f"groups.most = {table.most}: there are {len(found):,} groups. Choose a pattern with "
-            "fewer groups, or raise the limit."
+            f"groups.max_groups = {table.max_groups}: there are {len(by_group):,} groups. Choose a "
+            "pattern with fewer groups, or raise the limit."
         )
-    return dict(sorted(found.items()))
+    return dict(sorted(by_group.items()))
 
 
 def _group(table: GroupsTable, key: str) -> str | None:
@@ -403,8 +403,8 @@ def _readable(job: Job, samples: Samples) -> Samples:
     assert isinstance(samples.blocks, da.Array)
     order = np.random.default_rng(job.job.seed).permutation(samples.n_chunks)
     limits, feature_map = job.limits, FeatureMap(samples.n_features, 1, scale=1.0)
-    found: list[int] = []
-    n_rows, least = 0, 2 * _n_pilot(job, samples)
+    readable: list[int] = []
+    n_rows, min_rows = 0, 2 * _n_pilot(job, samples)
     for start in range(0, len(order), PILOT_CHUNKS):
         chosen = order[start : start + PILOT_CHUNKS].tolist()
         for number, one in sketch_partitions(
@@ -412,17 +412,17 @@ def _readable(job: Job, samples: Samples) -> Samples:
             attempts=limits.attempts, backoff=limits.backoff,
         ):  # fmt: skip
             if not isinstance(one, ChunkError):
-                found.append(number)
+                readable.append(number)
                 n_rows += one.count + one.omitted
-        if len(found) >= PILOT_CHUNKS and n_rows >= least:
+        if len(readable) >= PILOT_CHUNKS and n_rows >= min_rows:
             break
-    if not found:
+    if not readable:
         return samples  # the design raises their error
     weights = samples.weights
     return replace(
         samples,
-        blocks=samples.blocks.blocks[sorted(found)],
-        weights=weights.blocks[sorted(found)] if isinstance(weights, da.Array) else weights,
+        blocks=samples.blocks.blocks[sorted(readable)],
+        weights=weights.blocks[sorted(readable)] if isinstance(weights, da.Array) else weights,
         cut=None,
         origin=None,
     )

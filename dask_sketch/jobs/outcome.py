@@ -279,7 +279,7 @@ def drift_text(drift: Drift) -> str:
     return f"{drift.discrepancy:.2g} (noise of independent rows: {drift.noise_level**0.5:.2g})"
 
 
-def missing_shares(sketch: Sums | None, names: Sequence[str] | None) -> dict[str, float]:
+def missing_fractions(sketch: Sums | None, names: Sequence[str] | None) -> dict[str, float]:
     """Fraction of missing values of each feature with any, by the name of the feature.
 
     Parameters
@@ -301,7 +301,7 @@ def missing_shares(sketch: Sums | None, names: Sequence[str] | None) -> dict[str
     return {str(titles[int(k)]): float(fractions[k]) for k in np.flatnonzero(fractions > 0.0)}
 
 
-def missing_text(shares: Mapping[str, float]) -> str:
+def missing_text(fractions: Mapping[str, float]) -> str:
     """Describe the features with the most missing values.
 
     Examples
@@ -309,8 +309,10 @@ def missing_text(shares: Mapping[str, float]) -> str:
     >>> missing_text({"a": 0.02, "b": 0.25})
     '25 % of b, 2 % of a'
     """
-    most = sorted(shares.items(), key=lambda item: -item[1])
-    named = first_few((f"{100 * share:.2g} % of {name}" for name, share in most), _NAMED)
+    largest_first = sorted(fractions.items(), key=lambda item: -item[1])
+    named = first_few(
+        (f"{100 * fraction:.2g} % of {name}" for name, fraction in largest_first), _NAMED
+    )
     return named or "none"
 
 
@@ -372,11 +374,11 @@ def require_outputs(job: Job, *, has_ledger: bool) -> None:
     total = sketch_path(job)
     artifacts = [] if total is None else [("sketch", *total)]
     artifacts += [("model", path, options) for _, path, options in model_paths(job)]
-    places = [("job.ledger", job.resolve(job.job.ledger))]
-    places += [(f"outputs.{key}", path) for key, path, _ in artifacts]
+    paths = [("job.ledger", job.resolve(job.job.ledger))]
+    paths += [(f"outputs.{key}", path) for key, path, _ in artifacts]
     if job.outputs.report is not None:
-        places.append(("outputs.report", job.resolve(job.outputs.report)))
-    _require_apart(places)
+        paths.append(("outputs.report", job.resolve(job.outputs.report)))
+    _require_apart(paths)
     for key, path, options in artifacts:
         with _named(key):
             require_writable(
@@ -397,10 +399,10 @@ def _is_output(attributes: Mapping[str, Any], kinds: frozenset[str], *, has_ledg
     return attributes.get("schema") in kinds and (has_ledger or OUTPUT in attributes)
 
 
-def _require_apart(places: Sequence[tuple[str, str]]) -> None:
+def _require_apart(paths: Sequence[tuple[str, str]]) -> None:
     """Raise for a path that equals, or lies in, the path of another key: it would be replaced."""
     keys: dict[str, str] = {}
-    for key, path in places:
+    for key, path in paths:
         local = local_path(path)
         folder = path.rstrip("/") if local is None else str(local.resolve())
         if folder in keys:

@@ -60,14 +60,14 @@ def permitted_places(reference: str) -> list[str] | None:
     """
     table = config.get(SETTING)
     if not isinstance(table, Mapping) or not all(
-        isinstance(places, (list, tuple)) and all(isinstance(place, str) for place in places)
-        for places in table.values()
+        isinstance(urls, (list, tuple)) and all(isinstance(url, str) for url in urls)
+        for urls in table.values()
     ):
         raise JobError(
             f"sketch.{SETTING} should list the places of each secret, such as "
             '{"env:S3_KEY": ["s3://bucket"]}'
         )
-    named = {_resolved(str(key)): list(places) for key, places in table.items()}
+    named = {_resolved(str(key)): list(urls) for key, urls in table.items()}
     return named.get(_resolved(reference))
 
 
@@ -76,9 +76,9 @@ def _resolved(reference: str) -> str:
     return f"file:{Path(path).expanduser().resolve()}" if kind == "file" else reference
 
 
-def remedy(reference: str, place: str = "s3://bucket") -> str:
+def remedy(reference: str, url: str = "s3://bucket") -> str:
     """Describe how the operator permits a secret."""
-    text = json.dumps({reference: [place]})
+    text = json.dumps({reference: [url]})
     return f"the operator permits it outside of the job file, by {_VARIABLE}='{text}'"
 
 
@@ -103,22 +103,22 @@ def require_permitted(options: Mapping[str, Any], locations: Iterable[str]) -> N
     references = sorted({secret.reference for secret in _secrets(options)})
     servers = list(_servers(options))
     for reference in references:
-        for place in (*urls, *servers):
-            _require(reference, place)
-    for place in servers if not references else ():
-        _require(AMBIENT, place)
+        for url in (*urls, *servers):
+            _require(reference, url)
+    for url in servers if not references else ():
+        _require(AMBIENT, url)
 
 
-def _require(reference: str, place: str) -> None:
+def _require(reference: str, url: str) -> None:
     permitted = permitted_places(reference) or []
-    if place in permitted:
+    if url in permitted:
         return
-    below = any(place.startswith(f"{one.rstrip('/')}/") for one in permitted)
-    climbs = _CLIMBS.search(unquote(unquote(place))) is not None
+    below = any(url.startswith(f"{one.rstrip('/')}/") for one in permitted)
+    climbs = _CLIMBS.search(unquote(unquote(url))) is not None
     if climbs or not below:
         what = "credentials of the machine" if reference == AMBIENT else reference
-        how = "write the place without '..' and '.'" if climbs else remedy(reference, place)
-        raise ValueError(f"may not send {what} to {place}: {how}")
+        how = "write the place without '..' and '.'" if climbs else remedy(reference, url)
+        raise ValueError(f"may not send {what} to {url}: {how}")
 
 
 def _secrets(value: object) -> Iterator[Secret]:

@@ -298,23 +298,23 @@ def _columns_of(job: Job, n_features: int, n_columns: int | None) -> int | None:
         If there are fewer columns or features than components, or their number is needed.
     """
     try:
-        found = columns_of_grid(n_features, n_columns, components_wanted(job))
+        wanted = columns_of_grid(n_features, n_columns, components_wanted(job))
     except InputError as error:
         raise JobError(f"{job.path}: feature_map.n_columns = {n_columns}: {error}") from error
     for i, table in enumerate(job.decode):
-        if found is not None and table.n_components is None:
+        if wanted is not None and table.n_components is None:
             raise JobError(
                 f"{job.path}: decode[{i}].n_components: give a number of components, since the "
-                f"ledger keeps {found} columns of the second moments"
+                f"ledger keeps {wanted} columns of the second moments"
             )
-    return found
+    return wanted
 
 
 def _require_allowed(job: Job, plan: JobPlan, ledger: Ledger | None) -> None:
-    most = job.limits.bytes
-    if most is not None and (plan.bytes_read is None or plan.bytes_read > most):
+    limit = job.limits.bytes
+    if limit is not None and (plan.bytes_read is None or plan.bytes_read > limit):
         raise PlanError(
-            f"limits.bytes = {describe_bytes(most)}: the run would read "
+            f"limits.bytes = {describe_bytes(limit)}: the run would read "
             f"{describe_bytes(plan.bytes_read)}. Raise the limit if this is right."
         )
     if plan.ledger_free is not None and plan.ledger_bytes > plan.ledger_free:

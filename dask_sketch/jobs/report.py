@@ -81,7 +81,7 @@ def write_page(
         return
     total = results.total
     assert isinstance(total, Sketch)  # since the model is decoded from a sketch
-    found = diagnose(model, total)
+    fit = diagnose(model, total)
     write_report(
         outcome.report,
         total,
@@ -89,8 +89,8 @@ def write_page(
         title=f"{job.job.name}: {outcome.title}",
         source={table.name: job.resolve(table.path) for table in job.sources},
         names=results.feature_names,
-        answers=_answers(results, outcome, found, first),
-        diagnostics=found,
+        answers=_answers(results, outcome, fit, first),
+        diagnostics=fit,
         summary=run_sentences(outcome),
         sections=[
             *quarantine_section(outcome),
@@ -287,7 +287,7 @@ def _results(job: Job, ledger: Ledger, record: RunRecord) -> Results:
     is_current = total is None or same_sums(total, ledger.total(sample=False))
     if total is None or is_current:
         total = ledger.total()
-    found = Results(
+    results = Results(
         job, ledger, lambda name: contextlib.nullcontext(), total, _names(record.results)
     )
     known = {table.name for table in job.decode}
@@ -297,20 +297,20 @@ def _results(job: Job, ledger: Ledger, record: RunRecord) -> Results:
             continue
         summary = record.results.get("models", {}).get(name, {})
         start, rows = str(summary.get("start", "kept")), int(summary.get("rows", 0))
-        found.models[name] = DecodedModel(model, start, rows, summary.get("turned"))
+        results.models[name] = DecodedModel(model, start, rows, summary.get("turned"))
         for before in reversed(ledger.history()[:-1]):
             if name in before.models:
                 if before.models[name] != stored:
                     earlier = ledger.model(before.number, name)
-                    found.earlier |= {} if earlier is None else {name: earlier}
+                    results.earlier |= {} if earlier is None else {name: earlier}
                 break
     tested = record.results.get("drift")
-    found.drift = None if tested is None else TwoSampleTest.from_dict(tested)
+    results.drift = None if tested is None else TwoSampleTest.from_dict(tested)
     dated = record.results.get("since")
-    found.since = None if dated is None else LastChange.from_dict(dated)
-    found.untested = str(record.results.get("untested", ""))
-    found.drifts = _drifts(record.results.get("drifts", {}))
-    return found
+    results.since = None if dated is None else LastChange.from_dict(dated)
+    results.untested = str(record.results.get("untested", ""))
+    results.drifts = _drifts(record.results.get("drifts", {}))
+    return results
 
 
 def _names(results: Mapping[str, Any]) -> tuple[str, ...] | None:

@@ -210,10 +210,10 @@ def missing_section(outcome: Outcome) -> list[Section]:
     """
     if not outcome.missing:
         return []
-    most = sorted(outcome.missing.items(), key=lambda item: -item[1])[:MAX_ROWS]
+    largest_first = sorted(outcome.missing.items(), key=lambda item: -item[1])[:MAX_ROWS]
     rows = [
-        (name, f"{100 * outcome.missing_read.get(name, 0.0):.3g} %", f"{100 * share:.3g} %")
-        for name, share in most
+        (name, f"{100 * outcome.missing_read.get(name, 0.0):.3g} %", f"{100 * fraction:.3g} %")
+        for name, fraction in largest_first
     ]
     text = (
         "Fraction of the samples that lack a feature. They are in the result with their other "
@@ -292,18 +292,18 @@ def drift_drawings(results: Results, outcome: Outcome) -> list[Drawing]:
 
 def _test(results: Results) -> Section:
     """Test of the newest data, with the features that differ."""
-    found, table = results.drift, results.job.drift
-    if found is None:
+    test, table = results.drift, results.job.drift
+    if test is None:
         return Section("Drift", f"No test. {results.untested}", (), ())
-    (first, second), level = found.n_units, found.level
+    (first, second), level = test.n_units, test.level
     alarms = table.false_alarms_per_year
     text = (
-        f"{found.sentence} The newest {first:,} {found.dim}s were compared with {second:,} before; "
+        f"{test.sentence} The newest {first:,} {test.dim}s were compared with {second:,} before; "
         f"they were permuted between the two sides. The level {level:.2g} stands for {alarms:g} "
         f"false alarm{'s' * (alarms != 1)} in {table.runs_per_year:g} runs"
         + (f"; the tolerance is {table.tolerance:g}." if table.tolerance else ".")
     )
-    shown = found.features[:MAX_ROWS]
+    shown = test.features[:MAX_ROWS]
     rows: list[tuple[str, ...]] = [
         (
             one.name,

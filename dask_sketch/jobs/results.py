@@ -156,11 +156,11 @@ def decode_model(
     n_components = table.n_components
     if isinstance(total, SecondMoments):
         assert not isinstance(n_components, str)  # refused by the job file
-        found = principal_components(total, n_components)
-        turned, shape = None, found.components.shape
+        components = principal_components(total, n_components)
+        turned, shape = None, components.components.shape
         if isinstance(last, PrincipalComponents) and last.components.shape == shape:
-            turned = found.angle_to(last) if shape[0] < shape[1] else 0.0
-        return DecodedModel(found, "cold", turned=turned)
+            turned = components.angle_to(last) if shape[0] < shape[1] else 0.0
+        return DecodedModel(components, "cold", turned=turned)
     options = decode_arguments(table, job.job.seed) | {"progress": progress}
     if isinstance(n_components, str):  # "auto"
         types = (options.pop("covariance_type", "diag"),)
@@ -352,17 +352,17 @@ class Results:
             self._refuse(name, text, log)
             return
         log(f"decoding {name} ...")
-        found = decode_model(self.job, table, sketch, earlier, progress)
-        found = replace(found, rows=_rows_in(sketch))
-        wrong = " ".join(model_breaches(self.job.limits, name, found.model, sketch))
+        decoded = decode_model(self.job, table, sketch, earlier, progress)
+        decoded = replace(decoded, rows=_rows_in(sketch))
+        wrong = " ".join(model_breaches(self.job.limits, name, decoded.model, sketch))
         if wrong:
-            self.models[name] = found
+            self.models[name] = decoded
             self._refuse(name, wrong, log)
             return
-        if isinstance(found.model, Model) and isinstance(earlier, Model):
-            self.notes += growth_of_cost(name, found.model, earlier)
-        self.models[name] = found
-        self.ledger.write_model(self.ledger.next_run, found.model, name)
+        if isinstance(decoded.model, Model) and isinstance(earlier, Model):
+            self.notes += growth_of_cost(name, decoded.model, earlier)
+        self.models[name] = decoded
+        self.ledger.write_model(self.ledger.next_run, decoded.model, name)
 
     def _refuse(self, name: str, reason: str, log: Callable[[str], object]) -> None:
         """Refuse a model, and keep the model of the last run if there is one."""
@@ -417,7 +417,7 @@ class Results:
             self.untested = _NO_TEST
             return
         entries = ledger.entries
-        models = [found.model for found in self.models.values()]
+        models = [decoded.model for decoded in self.models.values()]
         distribution = next((one for one in models if isinstance(one, Model)), None)
         seed = self.job.job.seed
         if isinstance(self.read, Sketch):
@@ -473,14 +473,14 @@ class Results:
         table = self.job.score
         if table is None:
             return
-        for name, found in self.models.items():
-            points = isinstance(found.model, Centroids)
+        for name, decoded in self.models.items():
+            points = isinstance(decoded.model, Centroids)
             lazy = apply(
-                found.model,
+                decoded.model,
                 "inertia" if points else "score",
                 self.job.resolve(table.path),
                 array=table.array,
-                columns=columns_of(self.job, table, found.model.feature_names),
+                columns=columns_of(self.job, table, decoded.model.feature_names),
                 weights=table.weights,
                 chunk_size=table.chunk_size,
                 missing_chunks=table.missing_chunks,

@@ -87,13 +87,13 @@ class Secrets:
         if depth > MAX_DEPTH:
             raise ValueError(f"should have at most {MAX_DEPTH} tables within each other")
         if _is_reference(value):
-            ((kind, place),) = value.items()
-            _require_printable(place)
-            path = (self.folder / place).absolute()
-            reference = f"env:{place}" if kind == "env" else f"file:{path}"
+            ((kind, source),) = value.items()
+            _require_printable(source)
+            path = (self.folder / source).absolute()
+            reference = f"env:{source}" if kind == "env" else f"file:{path}"
             if permitted_places(reference) is None:
                 raise ValueError(f"may not use {reference}: {remedy(reference)}")
-            secret = _variable(place) if kind == "env" else _content(path)
+            secret = _variable(source) if kind == "env" else _content(path)
             self._known.add(secret)
             return Secret(secret, reference)
         is_secret = SECRET_NAME.search(key)

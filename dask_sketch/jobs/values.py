@@ -63,9 +63,9 @@ def _size(value: Any) -> int:
 def _location(value: str) -> str:
     if "::" in value:
         raise ValueError("should be the URL of the data itself, not of chained file systems")
-    scheme, separator, place = value.partition("://")
+    scheme, separator, location = value.partition("://")
     if separator:
-        if not place.strip("/"):
+        if not location.strip("/"):
             raise ValueError("should name a bucket or a folder after ://")
         if scheme.lower() not in SCHEMES:
             raise ValueError(f"should be a path, or a URL that starts with {', '.join(SCHEMES)}")

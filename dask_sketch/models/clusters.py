@@ -117,9 +117,9 @@ def kmeans(
     with one_thread():
         found = KMeans(n_clusters, n_init=n_starts, random_state=random_state(seed))
         found.fit(points, sample_weight=weights)
-    share = np.ones(len(points)) if weights is None else np.asarray(weights, dtype=np.float64)
-    mass = np.bincount(found.labels_, weights=share, minlength=n_clusters)
-    return Clusters(found.cluster_centers_, mass / mass.sum(), float(found.inertia_ / share.sum()))
+    masses = np.ones(len(points)) if weights is None else np.asarray(weights, dtype=np.float64)
+    mass = np.bincount(found.labels_, weights=masses, minlength=n_clusters)
+    return Clusters(found.cluster_centers_, mass / mass.sum(), float(found.inertia_ / masses.sum()))
 
 
 def kmedians(
@@ -172,17 +172,17 @@ def kmedians(
         raise InputError(
             f"n_clusters={n_clusters!r}: there are {len(points)} points; give 1 to {len(points)}."
         )
-    share = np.ones(len(points)) if weights is None else np.asarray(weights, dtype=np.float64)
-    share = share / share.sum()
+    masses = np.ones(len(points)) if weights is None else np.asarray(weights, dtype=np.float64)
+    masses = masses / masses.sum()
     # about a point among them: products of large numbers would lose digits
-    origin = share @ points
+    origin = masses @ points
     centered = points - origin
     rng = np.random.default_rng(seed)
-    begun = [np.asarray(start, dtype=np.float64) - origin for start in starts]
-    begun += [_distant_points(rng, centered, share, n_clusters) for _ in range(n_starts)]
-    best = min((_medians(centered, share, start) for start in begun), key=lambda found: found[1])
+    shifted = [np.asarray(start, dtype=np.float64) - origin for start in starts]
+    shifted += [_distant_points(rng, centered, masses, n_clusters) for _ in range(n_starts)]
+    best = min((_medians(centered, masses, start) for start in shifted), key=lambda found: found[1])
     centers, inertia, labels = best
-    mass = np.bincount(labels, weights=share, minlength=n_clusters)
+    mass = np.bincount(labels, weights=masses, minlength=n_clusters)
     return Clusters(centers + origin, mass / mass.sum(), inertia)
 
 
@@ -224,11 +224,11 @@ def spherical_kmeans(
     array([[ 0.949,  0.316],
            [-1.   ,  0.   ]])
     """
-    share = np.ones(len(points)) if weights is None else np.asarray(weights, dtype=np.float64)
-    share = share / share.sum()
-    found = (_directions(points, share, unit_centers(start)) for start in starts)
+    masses = np.ones(len(points)) if weights is None else np.asarray(weights, dtype=np.float64)
+    masses = masses / masses.sum()
+    found = (_directions(points, masses, unit_centers(start)) for start in starts)
     centers, inertia, labels = min(found, key=lambda each: each[1])
-    mass = np.bincount(labels, weights=share, minlength=len(centers))
+    mass = np.bincount(labels, weights=masses, minlength=len(centers))
     return Clusters(centers, mass / mass.sum(), inertia)
 
 
@@ -255,20 +255,20 @@ def unit_centers(centers: Array) -> Array:
 
 
 def _directions(
-    points: Array, share: Array, centers: Array
+    points: Array, masses: Array, centers: Array
 ) -> tuple[Array, float, NDArray[np.intp]]:
     """Centers of a local maximum of the mean cosine, mean squared distance, and labels."""
     before, everyone = -np.inf, np.arange(len(points))
     for _ in range(_ROUNDS):
         products = points @ centers.T
         labels = products.argmax(axis=1)
-        cosine = float(share @ products[everyone, labels])
+        cosine = float(masses @ products[everyone, labels])
         if not cosine > before + _GAIN * (1.0 - cosine):
             break
         before = cosine
         sums = np.stack(
             [
-                np.bincount(labels, weights=share * column, minlength=len(centers))
+                np.bincount(labels, weights=masses * column, minlength=len(centers))
                 for column in points.T
             ],
             axis=1,
@@ -287,20 +287,20 @@ def _distances(points: Array, centers: Array) -> Array:
 
 
 def _distant_points(
-    rng: np.random.Generator, points: Array, share: Array, n_clusters: int
+    rng: np.random.Generator, points: Array, masses: Array, n_clusters: int
 ) -> Array:
     """Points sampled one after the other, by their distance from the nearest before."""
-    chosen = [int(rng.choice(len(points), p=share))]
+    chosen = [int(rng.choice(len(points), p=masses))]
     distance = np.full(len(points), np.inf)
     while len(chosen) < n_clusters:
         distance = np.minimum(distance, _distances(points, points[chosen[-1:]])[:, 0])
-        mass = share * distance
+        mass = masses * distance
         total = mass.sum()
-        chosen.append(int(rng.choice(len(points), p=mass / total if total > 0.0 else share)))
+        chosen.append(int(rng.choice(len(points), p=mass / total if total > 0.0 else masses)))
     return points[chosen]
 
 
-def _medians(points: Array, share: Array, centers: Array) -> tuple[Array, float, NDArray[np.intp]]:
+def _medians(points: Array, masses: Array, centers: Array) -> tuple[Array, float, NDArray[np.intp]]:
     """Centers of a local minimum of the mean distance, this distance, and labels."""
     centers, before = centers.copy(), np.inf
     k = len(centers)
@@ -308,17 +308,17 @@ def _medians(points: Array, share: Array, centers: Array) -> tuple[Array, float,
         distances = _distances(points, centers)
         labels = distances.argmin(axis=1)
         own = np.linalg.norm(points - centers[labels], axis=1)
-        mean = float(share @ own)
+        mean = float(masses @ own)
         if not mean < before * (1.0 - _GAIN):
             break
         before = mean
         apart = own > _TINY * mean
-        pull = np.where(apart, share / np.where(apart, own, 1.0), 0.0)
+        pull = np.where(apart, masses / np.where(apart, own, 1.0), 0.0)
         total = np.bincount(labels, weights=pull, minlength=k)
         moved = np.stack(
             [np.bincount(labels, weights=pull * column, minlength=k) for column in points.T], axis=1
         )
-        held = np.bincount(labels, weights=np.where(apart, 0.0, share), minlength=k)
+        held = np.bincount(labels, weights=np.where(apart, 0.0, masses), minlength=k)
         force = np.linalg.norm(moved - total[:, None] * centers, axis=1)
         # a center at a point stays there, if its weight exceeds the pull of the others
         stay = np.where(force > 0.0, np.minimum(1.0, held / np.where(force > 0.0, force, 1.0)), 1.0)

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 _BLOCK = 1 << 16  # numbers of one block of the joint log-density, which stays in the cache
 _TINY = 1e-300
-_LEAST_SHARE = 1e-16  # of the largest share of a component in a block, below which none counts
+# Fraction of the largest responsibility of a component in a block, below which none counts.
+_SMALLEST_FRACTION = 1e-16
 _START_FLOOR = 1e-3  # added to the variances of clusters, in squared standard units
 
 
@@ -118,7 +119,7 @@ class Covariances:
         weighted log-likelihood falls if a component is left out of a mixture of two or more.
         """
         n_components = len(components.weights)
-        shares, losses = np.empty((len(rows), n_components)), np.zeros(n_components)
+        responsibilities, losses = np.empty((len(rows), n_components)), np.zeros(n_components)
         for part in self._blocks(rows, n_components):
             joint = self.joint(components, rows[part])
             top, each = joint.argmax(axis=0), np.arange(joint.shape[1])
@@ -132,8 +133,8 @@ class Covariances:
             np.add.at(losses, top, weights[part] * (np.log1p(others) - kept))
             joint[top, each] = 1.0
             joint /= 1.0 + others
-            shares[part] = joint.T
-        return shares, losses
+            responsibilities[part] = joint.T
+        return responsibilities, losses
 
     def merged(self, components: Components, k: int) -> tuple[Array, Array, Array]:
         """Means and covariances of component ``k`` merged with each other one; log-determinants.
@@ -141,14 +142,14 @@ class Covariances:
         Shapes (n_components, n_features), the shape of the covariances, and (n_components,). Merged
         components have the moments of both.
         """
-        share = components.weights[k] / np.maximum(
+        fraction = components.weights[k] / np.maximum(
             components.weights[k] + components.weights, _TINY
         )
         offsets = components.means[k] - components.means
-        means = components.means + share[:, None] * offsets
-        extra = self._outer(offsets) * self._per_component(share * (1.0 - share))
-        mixed = self._per_component(share) * components.covariances[k]
-        mixed = mixed + self._per_component(1.0 - share) * components.covariances + extra
+        means = components.means + fraction[:, None] * offsets
+        extra = self._outer(offsets) * self._per_component(fraction * (1.0 - fraction))
+        mixed = self._per_component(fraction) * components.covariances[k]
+        mixed = mixed + self._per_component(1.0 - fraction) * components.covariances + extra
         return means, mixed, self.log_determinants(mixed, means.shape[1])
 
     def of_merged(self, merged: Array) -> Array:
@@ -283,11 +284,11 @@ class Covariances:
             mixtures = joint.reshape(n_mixtures, -1, len(block))
             largest = mixtures.max(axis=1)
             mixtures -= largest[:, None]
-            shares = mixtures.astype(dtype)
-            np.exp(shares, out=shares)
-            norm = shares.sum(axis=1, dtype=np.float64)
+            fractions = mixtures.astype(dtype)
+            np.exp(fractions, out=fractions)
+            norm = fractions.sum(axis=1, dtype=np.float64)
             totals += (largest + np.log(norm)) @ w
-            np.multiply(shares, (w / norm)[:, None], out=mixtures)
+            np.multiply(fractions, (w / norm)[:, None], out=mixtures)
             counts += joint.sum(axis=1)
             squared += np.einsum("kn,kn->k", joint, joint)
             sums += joint @ block
@@ -297,8 +298,8 @@ class Covariances:
     def _no_squares(self, n_components: int, n_features: int) -> Array:
         return np.zeros((n_components, n_features))
 
-    def _add_squares(self, squares: Array, shares: Array, block: Array) -> None:
-        squares += shares @ (block * block)
+    def _add_squares(self, squares: Array, responsibilities: Array, block: Array) -> None:
+        squares += responsibilities @ (block * block)
 
     def constrained(self, matrices: Array, before: Array, floor: Array) -> Array:
         """Matrices of an M-step, of no smaller likelihood than those before.
@@ -454,12 +455,12 @@ class Full(Covariances):
     def _no_squares(self, n_components: int, n_features: int) -> Array:
         return np.zeros((n_components, n_features, n_features))
 
-    def _add_squares(self, squares: Array, shares: Array, block: Array) -> None:
-        for total, share in zip(squares, shares, strict=True):
+    def _add_squares(self, squares: Array, responsibilities: Array, block: Array) -> None:
+        for total, each in zip(squares, responsibilities, strict=True):
             # most rows of separated components add nothing that float64 can hold
-            kept = np.flatnonzero(share > _LEAST_SHARE * share.max())
-            few = 2 * len(kept) < len(share)
-            own, masses = (block[kept], share[kept]) if few else (block, share)
+            kept = np.flatnonzero(each > _SMALLEST_FRACTION * each.max())
+            few = 2 * len(kept) < len(each)
+            own, masses = (block[kept], each[kept]) if few else (block, each)
             total += (own * masses[:, None]).T @ own
 
     def _covariances(
@@ -523,8 +524,8 @@ class Tied(Covariances):
     def _no_squares(self, n_components: int, n_features: int) -> Array:
         return np.zeros((n_features, n_features))
 
-    def _add_squares(self, squares: Array, shares: Array, block: Array) -> None:
-        squares += (block * shares.sum(axis=0)[:, None]).T @ block
+    def _add_squares(self, squares: Array, responsibilities: Array, block: Array) -> None:
+        squares += (block * responsibilities.sum(axis=0)[:, None]).T @ block
 
     def _covariances(
         self, moments: Moments, counts: Array, means: Array, before: Components, floor: float

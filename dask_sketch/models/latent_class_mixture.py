@@ -273,8 +273,8 @@ class LatentClassMixture(Mixture):
         """Mean and standard deviation, or the most probable levels."""
         levels = self.categories.levels[feature]
         if levels is None:
-            place = int(np.searchsorted(self.categories.numeric, feature))
-            return f"{self.means[k, place]:.4g} ({np.sqrt(self.variances[k, place]):.3g})"
+            position = int(np.searchsorted(self.categories.numeric, feature))
+            return f"{self.means[k, position]:.4g} ({np.sqrt(self.variances[k, position]):.3g})"
         part = self.categories.slices[int(np.searchsorted(self.categories.columns, feature))]
         found = self.probabilities[k, part]
         likeliest = np.argsort(-found, kind="stable")[:_SHOWN_LEVELS]

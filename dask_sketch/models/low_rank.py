@@ -136,16 +136,16 @@ def factor_analysis(
     [[1.0, 1.0], [1.0, 2.0], [1.0, 1.0], [1.0, 0.5]]
     """
     diagonal = np.diagonal(matrices, axis1=1, axis2=2)
-    least = np.maximum(np.maximum(_LEAST * diagonal, floor), _TINY)
+    floors = np.maximum(np.maximum(_LEAST * diagonal, floor), _TINY)
     if noise is None:
         noise = _first_noise(matrices, diagonal)
-    noise = np.maximum(noise, least)
+    noise = np.maximum(noise, floors)
     for _ in range(n_steps):
         unit = np.sqrt(noise)
         values, vectors = np.linalg.eigh(matrices / unit[:, :, None] / unit[:, None, :])
         lengths = np.sqrt(np.maximum(values[:, None, -rank:] - 1.0, 0.0))
         loadings = unit[:, :, None] * vectors[:, :, -rank:] * lengths
-        before, noise = noise, np.maximum(diagonal - (loadings**2).sum(axis=2), least)
+        before, noise = noise, np.maximum(diagonal - (loadings**2).sum(axis=2), floors)
         if np.abs(noise / before - 1.0).max() < tolerance:
             break
     return np.concatenate([noise[:, :, None], loadings], axis=2)
@@ -272,8 +272,8 @@ class LowRank(Full):
             Smallest noise variances, shape (n_features,).
         """
         noise = before[..., 0]
-        least = np.minimum(noise, floor)
-        return factor_analysis(matrices, self.rank, noise, floor=least, n_steps=_STEPS_OF_PASS)
+        floors = np.minimum(noise, floor)
+        return factor_analysis(matrices, self.rank, noise, floor=floors, n_steps=_STEPS_OF_PASS)
 
     def _covariances(
         self, moments: Moments, counts: Array, means: Array, before: Components, floor: float

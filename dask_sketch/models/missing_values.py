@@ -53,7 +53,9 @@ def log_joint_observed(weights: Array, means: Array, covariances: Array, rows: A
     return joint
 
 
-def conditional_means(means: Array, covariances: Array, shares: Array, rows: Array) -> Array:
+def conditional_means(
+    means: Array, covariances: Array, responsibilities: Array, rows: Array
+) -> Array:
     """Rows whose missing values are replaced by their means given the observed ones.
 
     Parameters
@@ -62,13 +64,13 @@ def conditional_means(means: Array, covariances: Array, shares: Array, rows: Arr
         Means, shape (n_components, n_features).
     covariances
         Covariances, as in :func:`log_joint_observed`.
-    shares
+    responsibilities
         Probabilities of the components given the observed values, shape (n, n_components).
     rows
         Rows with NaN where values are missing, shape (n, n_features).
     """
     if covariances.ndim == 2:
-        return np.where(np.isnan(rows), shares @ means, rows)
+        return np.where(np.isnan(rows), responsibilities @ means, rows)
     filled = rows.copy()
     for seen, chosen in _patterns(rows):
         if seen.all():
@@ -78,7 +80,7 @@ def conditional_means(means: Array, covariances: Array, shares: Array, rows: Arr
             matrix = covariances[k if len(covariances) > 1 else 0]
             away = rows[np.ix_(chosen, seen)] - mean[seen]
             slope = np.linalg.solve(matrix[np.ix_(seen, seen)], matrix[np.ix_(seen, ~seen)])
-            block += shares[chosen, k, None] * (mean[~seen] + away @ slope)
+            block += responsibilities[chosen, k, None] * (mean[~seen] + away @ slope)
         filled[np.ix_(chosen, ~seen)] = block
     return filled
 
@@ -124,16 +126,18 @@ def fit_observed(
     for _ in range(n_iterations):
         joint = log_joint_observed(weights, means, variances, rows)
         joint -= joint.max(axis=1, keepdims=True)
-        shares = np.exp(joint)
-        shares /= shares.sum(axis=1, keepdims=True)
-        weights = shares.mean(axis=0)
-        masses = shares.T @ indicators
+        responsibilities = np.exp(joint)
+        responsibilities /= responsibilities.sum(axis=1, keepdims=True)
+        weights = responsibilities.mean(axis=0)
+        masses = responsibilities.T @ indicators
         known = masses > 1e-9 * len(rows)
         divisors = np.where(known, masses, 1.0)
-        means = np.where(known, shares.T @ values / divisors, means)
+        means = np.where(known, responsibilities.T @ values / divisors, means)
         # about the means of the data, whose squares lose no digits
         away = np.where(seen, values - mean, 0.0)
-        squares = shares.T @ away**2 / divisors - (shares.T @ away / divisors) ** 2
+        squares = (
+            responsibilities.T @ away**2 / divisors - (responsibilities.T @ away / divisors) ** 2
+        )
         variances = np.where(known, np.maximum(squares, floor), variances)
     return weights, means, variances
 

@@ -234,6 +234,8 @@ class PrincipalComponents(FrozenDataclass, Storable):
 
     def _repr_html_(self) -> str:
         values = describe(self.as_dict() | {"kind": None})
-        share = float(self.explained_variance_ratio.sum())
-        summary = f"{self.n_components} of {self.n_features:,} directions, {share:.1%} of variance"
+        fraction = float(self.explained_variance_ratio.sum())
+        summary = (
+            f"{self.n_components} of {self.n_features:,} directions, {fraction:.1%} of variance"
+        )
         return card("PrincipalComponents", values, summary=summary)

@@ -17,7 +17,7 @@ Array = NDArray[np.float64]
 LEAST_PROBABILITY = 1e-6  # of a level in a fit, so that no row has the density zero
 MIN_VARIANCE = 1e-6  # of a component, as a fraction of that of the rows
 _SHORT_ITERATIONS = 15  # of each start, before the best one is continued
-_OWN_SHARE = 0.5  # weight of the row that a component starts from, against all rows
+_OWN_FRACTION = 0.5  # weight of the row that a component starts from, against all rows
 
 
 class ProductMixture(NamedTuple):
@@ -63,11 +63,11 @@ class ProductRows:
         codes = rows[:, categories.columns]
         here = ~np.isnan(codes)
         starts = np.array([part.start for part in categories.slices])
-        places = (np.where(here, codes, 0.0) + starts).astype(np.intp)
+        positions = (np.where(here, codes, 0.0) + starts).astype(np.intp)
         ends = np.concatenate([[0], np.cumsum(here.sum(axis=1))])
         shape = len(rows), categories.n_levels
         self.indicators = sparse.csr_array(
-            (np.ones(int(ends[-1])), places[here], ends), shape=shape
+            (np.ones(int(ends[-1])), positions[here], ends), shape=shape
         )
 
     def log_joint(self, mixture: ProductMixture) -> Array:
@@ -87,13 +87,15 @@ def normalise(joint: Array) -> tuple[Array, Array]:
     """Probabilities of the components, and the log of the sum, of each row of log densities."""
     largest = joint.max(axis=1)
     # of a row without density, the probabilities are equal
-    shares = np.exp(joint - np.where(np.isfinite(largest), largest, 0.0)[:, None])
-    total = shares.sum(axis=1)
+    responsibilities = np.exp(joint - np.where(np.isfinite(largest), largest, 0.0)[:, None])
+    total = responsibilities.sum(axis=1)
     none = total == 0.0
-    shares[none] = 1.0
+    responsibilities[none] = 1.0
     with np.errstate(divide="ignore"):
         log_total = np.log(total) + largest
-    return shares / shares.sum(axis=1, keepdims=True), np.where(none, -np.inf, log_total)
+    return responsibilities / responsibilities.sum(axis=1, keepdims=True), np.where(
+        none, -np.inf, log_total
+    )
 
 
 class ProductDensity(JointDensity):
@@ -188,8 +190,8 @@ def fit_product(
     masses = masses / masses.sum()
     fit = _Fit(rows, masses, categories)
     rng = np.random.default_rng(seed)
-    begun = [*starts, *(fit.random_start(n_components, rng) for _ in range(n_starts))]
-    short = [fit.run(one, _SHORT_ITERATIONS, tolerance) for one in begun]
+    all_starts = [*starts, *(fit.random_start(n_components, rng) for _ in range(n_starts))]
+    short = [fit.run(one, _SHORT_ITERATIONS, tolerance) for one in all_starts]
     best = max(short, key=lambda each: each.log_likelihood)
     return fit.run(best.mixture, n_iterations, tolerance)
 
@@ -215,9 +217,9 @@ class _Fit:
         out = np.empty_like(counts)
         for part in self._categories.slices:
             some = np.maximum(counts[:, part], 0.0) + 1e-300
-            shares = some / some.sum(axis=1, keepdims=True)
-            shares = np.maximum(shares, LEAST_PROBABILITY)
-            out[:, part] = shares / shares.sum(axis=1, keepdims=True)
+            fractions = some / some.sum(axis=1, keepdims=True)
+            fractions = np.maximum(fractions, LEAST_PROBABILITY)
+            out[:, part] = fractions / fractions.sum(axis=1, keepdims=True)
         return out
 
     def random_start(self, k: int, rng: np.random.Generator) -> ProductMixture:
@@ -238,33 +240,33 @@ class _Fit:
             np.full(k, 1.0 / k),
             self._center + self._rows.values[picked],
             np.tile(self._spread, (k, 1)),
-            self._divided(_OWN_SHARE * own + (1.0 - _OWN_SHARE) * self._levels),
+            self._divided(_OWN_FRACTION * own + (1.0 - _OWN_FRACTION) * self._levels),
         )
 
     def run(self, mixture: ProductMixture, n_iterations: int, tolerance: float) -> FittedProduct:
         """Iterate from one start."""
         before, converged = -np.inf, False
         for _ in range(n_iterations):
-            shares, totals = normalise(self._rows.log_joint(mixture))
+            responsibilities, totals = normalise(self._rows.log_joint(mixture))
             score = float(self._masses @ totals)
             converged = score - before < tolerance
             if converged:
                 break
             before = score
-            mixture = self._maximised(shares * self._masses[:, None], mixture)
+            mixture = self._maximised(responsibilities * self._masses[:, None], mixture)
         totals = normalise(self._rows.log_joint(mixture))[1]
         return FittedProduct(mixture, float(self._masses @ totals), converged)
 
-    def _maximised(self, shares: Array, last: ProductMixture) -> ProductMixture:
-        weights = shares.sum(axis=0)
-        counts = shares.T @ self._rows.seen
+    def _maximised(self, responsibilities: Array, last: ProductMixture) -> ProductMixture:
+        weights = responsibilities.sum(axis=0)
+        counts = responsibilities.T @ self._rows.seen
         known = counts > 1e-12
         divisors = np.where(known, counts, 1.0)
-        away = shares.T @ self._rows.values / divisors
-        squares = shares.T @ self._rows.squares / divisors - away**2
+        away = responsibilities.T @ self._rows.values / divisors
+        squares = responsibilities.T @ self._rows.squares / divisors - away**2
         return ProductMixture(
             weights / weights.sum(),
             np.where(known, self._center + away, last.means),
             np.where(known, np.maximum(squares, self._floor), last.variances),
-            self._divided(np.asarray((self._indicators.T @ shares).T)),
+            self._divided(np.asarray((self._indicators.T @ responsibilities).T)),
         )

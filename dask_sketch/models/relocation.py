@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dask_sketch.models.covariances import Components, Covariances
 
 Array = NDArray[np.float64]
-_MIN_SHARE = 0.05  # rows below this probability of a component do not decide how it is split
+_MIN_FRACTION = 0.05  # rows below this probability of a component do not decide how it is split
 _MAX_ROWS = 4000  # rows that a split is fitted to
 _N_ITERATIONS = 5  # of EM of two components on the rows of one
 _MIN_ROWS = 5.0  # effective rows of each half, and one more for every four features
@@ -58,16 +58,16 @@ def relocations(
         Expected gain of likelihood, in nats, above which moves are made together in a first
         mixture, if there are several of different components; None for no such mixture.
     """
-    shares, without = family.posterior(components, rows, weights)
+    responsibilities, without = family.posterior(components, rows, weights)
     removals = [_removal(family, components, k, float(loss)) for k, loss in enumerate(without)]
     if together is not None:  # few moves must do: their losses are worth more time
         removals = [
-            _merger(family, components, k, found, shares, rows, weights)
+            _merger(family, components, k, found, responsibilities, rows, weights)
             for k, found in enumerate(removals)
         ]
     losses = np.array([loss for loss, _ in removals])
     splits = [
-        _split(family, components, k, shares[:, k], rows, weights, floor)
+        _split(family, components, k, responsibilities[:, k], rows, weights, floor)
         for k in range(len(components.weights))
     ]
     gains = np.array([gain for gain, _ in splits])
@@ -99,20 +99,20 @@ def relocations(
 
 
 def _disjoint(
-    expected: Array, removals: list[tuple[float, int | None]], least: float
+    expected: Array, removals: list[tuple[float, int | None]], min_gain: float
 ) -> list[tuple[int, int]]:
-    """Moves of different components that gain more than ``least``, the most promising first."""
-    found: list[tuple[int, int]] = []
+    """Moves of different components that gain more than ``min_gain``, the most promising first."""
+    moves: list[tuple[int, int]] = []
     used: set[int | None] = set()
     for pair in np.argsort(-expected, axis=None, kind="stable"):
         k, removed = (int(index) for index in np.unravel_index(pair, expected.shape))
-        if not expected[k, removed] > least:
+        if not expected[k, removed] > min_gain:
             break
         partner = removals[removed][1]
         if not used & {k, removed, partner}:
-            found.append((k, removed))
+            moves.append((k, removed))
             used |= {k, removed} | ({partner} if partner is not None else set())
-    return found
+    return moves
 
 
 def agglomerate(family: Covariances, components: Components, n_components: int) -> Components:
@@ -155,7 +155,7 @@ def _merger(
     components: Components,
     k: int,
     found: tuple[float, int | None],
-    shares: Array,
+    responsibilities: Array,
     rows: Array,
     weights: Array,
 ) -> tuple[float, int | None]:
@@ -165,8 +165,8 @@ def _merger(
     """
     partner = int(np.argmin(_merge_bounds(family, components, k)))
     both = [k, partner]
-    share = shares[:, both].sum(axis=1)
-    kept = np.flatnonzero(share > _MIN_SHARE)
+    responsibility = responsibilities[:, both].sum(axis=1)
+    kept = np.flatnonzero(responsibility > _MIN_FRACTION)
     step = max(len(kept) // _MAX_ROWS, 1)
     kept = kept[::step]
     if not len(kept):
@@ -176,7 +176,7 @@ def _merger(
         Components(each.weights[part], each.means[part], each.covariances[part])
         for each, part in ((merged, [partner]), (components, both))
     )
-    x, q = rows[kept], np.minimum(share[kept], 1.0)
+    x, q = rows[kept], np.minimum(responsibility[kept], 1.0)
     ratios = family.joint(whole, x)[0] - np.logaddexp(*family.joint(pair, x))
     with np.errstate(under="ignore"):
         changes = np.log(np.maximum(1.0 - q + q * np.exp(np.minimum(ratios, 50.0)), 1e-300))
@@ -209,18 +209,18 @@ def _split(
     family: Covariances,
     components: Components,
     k: int,
-    share: Array,
+    responsibility: Array,
     rows: Array,
     weights: Array,
     floor: float,
 ) -> tuple[float, Components | None]:
     """Gain of the likelihood by splitting a component in two, and its halves."""
-    kept = np.flatnonzero(share > _MIN_SHARE)
+    kept = np.flatnonzero(responsibility > _MIN_FRACTION)
     kept = kept[:: max(len(kept) // _MAX_ROWS, 1)]
     n_min = _MIN_ROWS + rows.shape[1] / 4.0
     if len(kept) < 2 * _FEWEST_ROWS:
         return -np.inf, None
-    x, w = rows[kept], weights[kept] * share[kept]
+    x, w = rows[kept], weights[kept] * responsibility[kept]
     n_rows = w.sum() ** 2 / (w @ w)
     clear = _CLEAR_GAIN + _GAIN_PER_FEATURE * rows.shape[1]
     w = w / w.sum()
@@ -279,15 +279,19 @@ def _divisions(x: Array, w: Array) -> Iterator[NDArray[np.bool_]]:
 def _point_mass(x: Array) -> NDArray[np.bool_]:
     """Rows with the same value of the feature where about half of them have it; none if few do."""
     some = np.sort(x[:: max(len(x) // _COUNTED, 1)], axis=0)
-    found, balance = np.zeros(len(x), dtype=bool), 0.0
-    least = math.ceil(_POINT_MASS * len(some)) - 1  # places to the last one of as many equal values
-    repeated = (some[least:] == some[: len(some) - least]).any(axis=0)
+    is_repeated, balance = np.zeros(len(x), dtype=bool), 0.0
+    # places to the last one of as many equal values
+    n_places = math.ceil(_POINT_MASS * len(some)) - 1
+    repeated = (some[n_places:] == some[: len(some) - n_places]).any(axis=0)
     for index in np.flatnonzero(repeated):
         values, counts = np.unique(some[:, index], return_counts=True)
-        share = float(counts.max()) / len(some)
-        if share * (1.0 - share) > balance:
-            found, balance = x[:, index] == values[counts.argmax()], share * (1.0 - share)
-    return found
+        fraction = float(counts.max()) / len(some)
+        if fraction * (1.0 - fraction) > balance:
+            is_repeated, balance = (
+                x[:, index] == values[counts.argmax()],
+                fraction * (1.0 - fraction),
+            )
+    return is_repeated
 
 
 def centroid_relocations(
@@ -328,14 +332,17 @@ def centroid_relocations(
 
 def _best_halves(x: Array, w: Array) -> tuple[float, Array]:
     """Squared error that two centroids save, and the two, shape (2, n_features)."""
-    share = w / w.sum()
+    fractions = w / w.sum()
     best, halves = -np.inf, np.zeros((2, x.shape[1]))
-    for upper in _divisions(x, share):
+    for upper in _divisions(x, fractions):
         for _ in range(3):
-            mass = np.array([share[~upper].sum(), share[upper].sum()])
+            mass = np.array([fractions[~upper].sum(), fractions[upper].sum()])
             if not mass.min() > 0.0:
                 break
-            means = np.stack([share[~upper] @ x[~upper], share[upper] @ x[upper]]) / mass[:, None]
+            means = (
+                np.stack([fractions[~upper] @ x[~upper], fractions[upper] @ x[upper]])
+                / mass[:, None]
+            )
             gain = float(w.sum() * mass.prod() * ((means[1] - means[0]) ** 2).sum())
             if gain > best:
                 best, halves = gain, means

@@ -61,13 +61,13 @@ def random_mixture(
     shape = (n_components, n_features)
     means = rng.standard_normal(shape) * n_components ** (1.0 / n_features)
     variances = rng.uniform(0.25, 1.75, shape)
-    share = np.full(n_components, 1.0 / n_components)
+    fractions = np.full(n_components, 1.0 / n_components)
     if weights == "dirichlet":
-        share = rng.dirichlet(np.ones(n_components))
+        fractions = rng.dirichlet(np.ones(n_components))
     half = n_features // 2
     means[:, :half] /= anisotropy
     variances[:, :half] /= anisotropy**2
-    return GaussianMixture(share, means, variances)
+    return GaussianMixture(fractions, means, variances)
 
 
 _BLOCK_SIZE = 65_536  # samples in memory at once

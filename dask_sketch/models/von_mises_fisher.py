@@ -489,15 +489,15 @@ def fit_directions(
     >>> fit_directions(points, None, [start]).concentrations.round(1)
     array([5.])
     """
-    share = np.ones(len(points)) if weights is None else np.asarray(weights, dtype=np.float64)
-    share = share / share.sum()
-    found = [_ascend(points, share, start, n_iterations, tolerance) for start in starts]
+    masses = np.ones(len(points)) if weights is None else np.asarray(weights, dtype=np.float64)
+    masses = masses / masses.sum()
+    found = [_ascend(points, masses, start, n_iterations, tolerance) for start in starts]
     return max(found, key=lambda each: each.log_likelihood)
 
 
 def _ascend(
     points: Array,
-    share: Array,
+    masses: Array,
     start: tuple[Array, Array, Array],
     n_iterations: int,
     tolerance: float,
@@ -510,7 +510,7 @@ def _ascend(
         density = DirectionDensity(weights, directions, concentrations)
         sums, mass, total = np.zeros((k, d)), np.zeros(k), 0.0
         for first in range(0, len(points), step):
-            block, part = points[first : first + step], share[first : first + step]
+            block, part = points[first : first + step], masses[first : first + step]
             posterior, logs = density.normalised(block)
             total += float(part @ logs)
             posterior *= part[:, None]

@@ -140,8 +140,8 @@ def rounding_step(values: Array) -> float | None:
     steps = np.diff(distinct)
     if not len(steps) or 2 * len(distinct) > len(values):
         return None
-    places = (distinct - distinct[0]) / steps.min()
-    return float(steps.min()) if np.abs(places - places.round()).max() < _ON_GRID else None
+    positions = (distinct - distinct[0]) / steps.min()
+    return float(steps.min()) if np.abs(positions - positions.round()).max() < _ON_GRID else None
 
 
 def rounding_variances(rows: Array, variances: Array) -> Array:
@@ -487,14 +487,14 @@ def choose_prior(
         kept, other = part != left_out, part == left_out
         seen += float(data.weights[other].sum())
         for prior in sums:
-            found = fit_mixture(
+            fitted = fit_mixture(
                 data.rows[kept], weights[kept], n_components, n_starts=1, n_moves=n_moves,
                 covariance_type=covariance_type, prior=prior, tolerance=_FOLD_TOLERANCE,
             )  # fmt: skip
-            mixture = Components(found.weights, found.means, found.covariances)
+            mixture = Components(fitted.weights, fitted.means, fitted.covariances)
             density = family.log_density(mixture, data.rows[other])
             sums[prior] += float(data.weights[other] @ density)
-            bounds[prior] = sums[prior] + (1.0 - seen) * found.log_likelihood
+            bounds[prior] = sums[prior] + (1.0 - seen) * fitted.log_likelihood
         best = max(sums, key=sums.__getitem__)
         sums = {
             prior: total

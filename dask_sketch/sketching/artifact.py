@@ -191,11 +191,11 @@ def stored_sketch(sketch: Any, *, packed: bool = True) -> xr.Dataset:
             quanta = getattr(missing, attribute)
             variables[f"{name}_high"] = (dimension, quanta.high)
             variables[f"{name}_low"] = (dimension, quanta.low)
-    found = sketch.sample
-    if found is not None:
-        variables["sample_rows"] = (("row", "feature"), found.rows)
+    sample = sketch.sample
+    if sample is not None:
+        variables["sample_rows"] = (("row", "feature"), sample.rows)
         for name in SAMPLE:
-            variables[f"sample_{name}"] = ("row", getattr(found, name))
+            variables[f"sample_{name}"] = ("row", getattr(sample, name))
     return xr.Dataset(
         {
             name: (dims, values, {"meaning": _MEANING[name]})
@@ -217,8 +217,8 @@ def stored_sketch(sketch: Any, *, packed: bool = True) -> xr.Dataset:
         | _pilot_of(sketch.feature_map)
         | (
             {}
-            if found is None
-            else {"sample_threshold": found.threshold.hex(), "sample_size": found.size}
+            if sample is None
+            else {"sample_threshold": sample.threshold.hex(), "sample_size": sample.size}
         ),
     )
 

@@ -296,10 +296,10 @@ class ExpectationStep(FrozenDataclass):
             If a row or a weight is refused, or sums are too large.
         """
         model = self.model
-        given, shares = checked_chunk(
+        given, masses = checked_chunk(
             samples, weights, model.n_features, "the model", label, model.feature_names
         )
-        x, w = on_host(given), None if shares is None else on_host(shares)
+        x, w = on_host(given), None if masses is None else on_host(masses)
         add_rows = self._compiled(x.dtype)
         sums = np.zeros((2, self.n_sums), np.int64)
         order = np.arange(min(_SLAB, len(x)))
@@ -361,15 +361,15 @@ class ExpectationStep(FrozenDataclass):
             )
         k, d = self._shape
         counts = statistics.sums.to_float(COUNT_FRACTION - MIN_EXPONENT)[:k]
-        found = statistics.sums.to_float(FRACTION - MIN_EXPONENT)
-        first = found[k : k + k * d].reshape(k, d) / self._scale
-        second = found[k + k * d : -1] / self._scale**2
+        moments = statistics.sums.to_float(FRACTION - MIN_EXPONENT)
+        first = moments[k : k + k * d].reshape(k, d) / self._scale
+        second = moments[k + k * d : -1] / self._scale**2
         second = _symmetric(second, d) if self.has_matrices else second.reshape(-1, d)
         if not counts.sum() > 0:
             raise InputError(
                 "statistics has a total count of 0: compute it from at least one sample."
             )
-        return counts, first, second, float(found[-1])
+        return counts, first, second, float(moments[-1])
 
     def objective(self, statistics: ExpectationStatistics) -> float:
         """Mean log-likelihood of the model in nats, or mean squared distance to the centroids."""
@@ -459,22 +459,22 @@ class ExpectationStep(FrozenDataclass):
         assert isinstance(model, GaussianMixture)
         divisor = np.where(counts > 0.0, counts, 1.0)[:, None, None]
         spread = second / divisor - shift[:, :, None] * shift[:, None, :]
-        found = factors @ spread @ np.swapaxes(factors, 1, 2)
+        matrices = factors @ spread @ np.swapaxes(factors, 1, 2)
         before, kept = model.covariance_matrices, counts <= 0.0
-        found = np.where(kept[:, None, None], before, found)
+        matrices = np.where(kept[:, None, None], before, matrices)
         if model.covariance_type == "tied":
-            found = np.einsum("k,kij->ij", counts / counts.sum(), found)[None]
+            matrices = np.einsum("k,kij->ij", counts / counts.sum(), matrices)[None]
             before = before[:1]
         smallest = np.maximum(floor, _LEAST * model.variances).min(axis=0)
         if rank_of(model.covariance_type) is not None:
             before = model.covariances
-        found = covariances_of(model.covariance_type).constrained(found, before, smallest)
+        matrices = covariances_of(model.covariance_type).constrained(matrices, before, smallest)
         if model.covariance_type != "tied":
-            found = np.where(kept[:, None, None], before, found)
+            matrices = np.where(kept[:, None, None], before, matrices)
         return GaussianMixture(
             weights,
             model.means + np.einsum("kij,kj->ki", factors, shift),
-            found[0] if model.covariance_type == "tied" else found,
+            matrices[0] if model.covariance_type == "tied" else matrices,
             model.decoding,
             covariance_type=model.covariance_type,
             feature_names=model.feature_names,
@@ -495,29 +495,31 @@ class ExpectationStep(FrozenDataclass):
             Model after the step.
         """
         counts, first, second, _ = self._moments(statistics)
-        share = counts / counts.sum()
-        seen = share > 0
-        share, counts = share[seen], counts[seen, None]
+        fractions = counts / counts.sum()
+        seen = fractions > 0
+        fractions, counts = fractions[seen], counts[seen, None]
         first = first[seen] / counts
         if isinstance(better, Centroids):
             if self._spherical:
                 moved = first - (better.centers - self._locations)[seen] / self.length
                 change = (moved**2).sum(axis=1) - (first**2).sum(axis=1)
-                return float(share @ change) * self.length**2
-            return -float(share @ (first**2).sum(axis=1)) * self.length**2
+                return float(fractions @ change) * self.length**2
+            return -float(fractions @ (first**2).sum(axis=1)) * self.length**2
         model = self.model
         assert isinstance(model, GaussianMixture)
         if self.has_matrices:
             means = second[seen] / counts[:, :, None]
             change = self._change_of_matrices(first, means, better, seen)
-            return float(share @ (_log_ratios(better.weights[seen], model.weights[seen]) + change))
+            return float(
+                fractions @ (_log_ratios(better.weights[seen], model.weights[seen]) + change)
+            )
         second, deviations = second[seen] / counts, self._deviations[seen]
         ratio = model.variances[seen] / better.variances[seen]
         shift = (better.means[seen] - model.means[seen]) / deviations
         after = (second - 2.0 * shift * first + shift**2) * ratio
         logarithms = _log_ratios(better.weights[seen], model.weights[seen])
         change = 0.5 * (np.log(ratio) - after + second).sum(axis=1)
-        return float(share @ (logarithms + change))
+        return float(fractions @ (logarithms + change))
 
     def _change_of_matrices(
         self, first: Array, second: Array, better: GaussianMixture, seen: NDArray[np.bool_]

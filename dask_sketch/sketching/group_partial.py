@@ -100,7 +100,7 @@ def sketch_groups(
     if sums.missing is not None:
         counters = (getattr(sums.missing, name) for name in (*ARRAYS, "weights"))
         missing = StackedMissing(*counters).or_none()
-    found = SketchGroup(
+    sketches = SketchGroup(
         feature_map=feature_map,
         labels=labels,
         moment_quanta=sums.moments,
@@ -117,11 +117,11 @@ def sketch_groups(
         dim=dim,
         missing=missing,
     )
-    if not has_phases(feature_map, found.minimum.min(axis=0), found.maximum.max(axis=0)):
-        for low, high, group in zip(found.minimum, found.maximum, labels, strict=True):
+    if not has_phases(feature_map, sketches.minimum.min(axis=0), sketches.maximum.max(axis=0)):
+        for low, high, group in zip(sketches.minimum, sketches.maximum, labels, strict=True):
             if not has_phases(feature_map, low, high):
                 refuse_phases(feature_map, low, high, f"{label}, {dim}={group!s},")
-    return found
+    return sketches
 
 
 def _summed(
@@ -153,14 +153,14 @@ def _summed(
         except RowError as error:
             if error.row != -1:
                 _refuse(x, weights, error.row, feature_map, label)
-    found, gaps = missing_values(x)
-    bad = found > 0
+    missing, gaps = missing_values(x)
+    bad = missing > 0
     if bad.any() and not omit:
         first = int(np.argmax(bad))
         refuse_row(raw[first], None, first, 0, label, feature_map)
     incomplete = None
     if nan_policy == "available":
-        some = bad & (found < x.shape[1]) & (codes != MISSING)
+        some = bad & (missing < x.shape[1]) & (codes != MISSING)
         if weights is not None and split is not None and not split.valid:
             _refuse_weight(weights, some, feature_map, label)
         if some.any():
@@ -171,7 +171,7 @@ def _summed(
         sums = sum_groups(x, prepared, complete, n_groups, split, incomplete)
     except RowError as error:
         _refuse(x, weights, error.row, feature_map, label, incomplete)
-    return sums, bad if nan_policy != "available" else found == x.shape[1]
+    return sums, bad if nan_policy != "available" else missing == x.shape[1]
 
 
 def _refuse_weight(

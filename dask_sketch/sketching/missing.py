@@ -330,10 +330,11 @@ def require_sparse(feature_map: FeatureMap) -> None:
         # sparse sums use both of two features, and a sparse radius all of four
         sparse = ["gaussian-marginals", "sparse-sums", "sparse-radius"]
         names = sparse[: min(max(feature_map.n_features - 1, 1), 2) + (feature_map.n_features > 4)]
-        least = least_with_marginals(feature_map.n_features)
+        min_frequencies = least_with_marginals(feature_map.n_features)
         remedy = (
             f"Design the feature map with distribution={' or '.join(map(repr, names))}, at least "
-            f"{least} frequencies and without whitening='full', or pass nan_policy='omit'."
+            f"{min_frequencies} frequencies and without whitening='full', or pass "
+            "nan_policy='omit'."
         )
     raise InputError(
         f"nan_policy='available' with a feature map with {cause} of {feature_map.n_features} "

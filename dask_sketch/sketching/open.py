@@ -205,8 +205,8 @@ def sketch_from_dataset(dataset: xr.Dataset, store: object = "the dataset") -> S
         sums: dict[str, Any] = {}
         for name, (_, attribute) in SUMS.items():
             if name == "moment" and "moment_packed" in dataset:
-                places = int(attrs["moment_shift"]), int(attrs["moment_bits"])
-                sums[attribute] = unpack(dataset["moment_packed"].values, *places, (2, m))
+                packing = int(attrs["moment_shift"]), int(attrs["moment_bits"])
+                sums[attribute] = unpack(dataset["moment_packed"].values, *packing, (2, m))
                 continue
             shape = (2, m) if name == "moment" else (d,)
             words = [
@@ -230,7 +230,7 @@ def sketch_from_dataset(dataset: xr.Dataset, store: object = "the dataset") -> S
         )
     except _DAMAGES as error:
         raise damaged_store(store, "sketch", error) from error
-    bits = {WEIGHTS.get(name, name): most for name, most in _MAX_BITS.items()}
+    bits = {WEIGHTS.get(name, name): limit for name, limit in _MAX_BITS.items()}
     possible = all(n.bit_length() <= bits.get(name, 63) for name, n in integers.items())
     possible = possible and all(quanta.is_canonical() for quanta in sums.values())
     possible = possible and _are_possible_bounds(sketch.minimum, sketch.maximum)
@@ -261,16 +261,16 @@ def _missing(dataset: xr.Dataset, feature_map: FeatureMap) -> MissingWeights | N
     if not any(name.startswith("missing_") for name in map(str, dataset)):
         return None
     sizes = counter_sizes(feature_map)
-    found = {}
+    counters = {}
     for attribute, (name, _) in MISSING.items():
         words = [
             stored_array(dataset, f"{name}_{word}", (sizes[attribute],), (np.int64,))
             for word in ("high", "low")
         ]
-        found[attribute] = FixedPoint(*words)
-        if not found[attribute].is_canonical():
+        counters[attribute] = FixedPoint(*words)
+        if not counters[attribute].is_canonical():
             raise _damaged(name)
-    return MissingWeights(**found, weight_quanta=int(dataset.attrs["missing_weight_steps"]))
+    return MissingWeights(**counters, weight_quanta=int(dataset.attrs["missing_weight_steps"]))
 
 
 def _sample(dataset: xr.Dataset, n_features: int) -> RowSample:
@@ -279,11 +279,11 @@ def _sample(dataset: xr.Dataset, n_features: int) -> RowSample:
     n, size = len(rows), int(attrs["sample_size"])
     rows = stored_array(dataset, "sample_rows", (n, n_features), (np.float32, np.float64))
     given = {name: stored_array(dataset, f"sample_{name}", (n,), (np.float64,)) for name in SAMPLE}
-    found = RowSample(rows=rows, threshold=float.fromhex(attrs["sample_threshold"]), size=size,
+    sample = RowSample(rows=rows, threshold=float.fromhex(attrs["sample_threshold"]), size=size,
                       **given)  # fmt: skip
-    if not found.is_possible:
+    if not sample.is_possible:
         raise ArtifactError("sample_rows are not rows that a pass chose; the sketch was edited.")
-    return found
+    return sample
 
 
 def _moments(dataset: xr.Dataset, store: Any) -> SecondMoments:
@@ -303,9 +303,9 @@ def _moments(dataset: xr.Dataset, store: Any) -> SecondMoments:
             stored_array(dataset, f"sums_{w}", (grid.n_sums,), (np.int64,)) for w in ("high", "low")
         ]
         counts = [int(attrs[name]) for name in ("squared_weight_steps", "count", "omitted")]
-        found = SecondMoments(grid, FixedPoint(*words), *counts)
+        moments = SecondMoments(grid, FixedPoint(*words), *counts)
         scale = float(attrs["test_scale"]) if "n_columns" in attrs else None
-        possible = found.sums.is_canonical() and found.is_possible
+        possible = moments.sums.is_canonical() and moments.is_possible
         possible &= scale is None or scale == grid.test_scale
         possible &= grid.feature_names is None or len(grid.feature_names) == d
     except _DAMAGES as error:
@@ -315,7 +315,7 @@ def _moments(dataset: xr.Dataset, store: Any) -> SecondMoments:
             f"store={str(store)!r}: no samples have these second moments or counts; the file was "
             "edited or is damaged. Restore it from a copy."
         )
-    return found
+    return moments
 
 
 def _group(dataset: xr.Dataset, store: Any) -> SketchGroup:
@@ -392,7 +392,7 @@ def _stacks(
     n_groups: int,
 ) -> dict[str, Any]:
     """Stacks of a stored group by attribute, whose names are given by the stored one."""
-    found = {}
+    stacks = {}
     for name, attribute in names.items():
         words = dataset[name].values
         words = stored_array(
@@ -402,8 +402,8 @@ def _stacks(
         negative = name in _MAX_BITS and words[-1].min(initial=0) < 0
         if negative or (stack.largest << stack.shift).bit_length() > _MAX_BITS.get(name, 118):
             raise _damaged(name)
-        found[attribute] = stack
-    return found
+        stacks[attribute] = stack
+    return stacks
 
 
 def feature_map_of(dataset: xr.Dataset) -> FeatureMap:

@@ -212,20 +212,20 @@ def partial_sketch(
                 "pass nan_policy='omit'.",
                 parameter="nan_policy",
             )
-        found = _sketch_on_device(x, w, feature_map, nan_policy, label)
+        sketch = _sketch_on_device(x, w, feature_map, nan_policy, label)
     elif on_device(w):
         raise InputError(
             f"weights of {label} are on a GPU and the samples are not: copy one to the other, or "
             "pass device='cuda'."
         )
     else:
-        found = _sketch_on_host(x, w, feature_map, nan_policy, label)
+        sketch = _sketch_on_host(x, w, feature_map, nan_policy, label)
     if sample is None:
-        return found
+        return sketch
     size = require_integer("sample", sample, 1)
     start = require_position(position)
     sampling = Sampling.of(size, feature_map, None, weighted=w is not None)
-    return add_sample(found, x, w, sampling, start=start)
+    return add_sample(sketch, x, w, sampling, start=start)
 
 
 def add_sample(

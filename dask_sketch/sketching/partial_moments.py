@@ -60,10 +60,10 @@ def partial_moments(
     ChunkError
         If a row or a weight is refused, or sums are too large.
     """
-    given, shares = checked_chunk(
+    given, masses = checked_chunk(
         samples, weights, grid.n_features, "the grid", label, grid.feature_names
     )
-    x, w = on_host(given), None if shares is None else on_host(shares)
+    x, w = on_host(given), None if masses is None else on_host(masses)
     step = max(min(_BLOCK // grid.n_features, MAX_ROWS), 64)
     sums = np.zeros((2, grid.n_sums), np.int64)
     squared_weight = omitted = 0

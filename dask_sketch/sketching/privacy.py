@@ -376,8 +376,8 @@ def calibrated(
         # Balle and Wang apply to the rounded one: its rounding comes after the noise.
         apart = (n_sums + 1 + n_pairs) / 20 * 4.0**-_SCALE_BITS * (1 + math.exp(min(epsilon, 700)))
         if apart > delta / 1024:
-            least = 1024 * apart
-            remedy = f"at least {least:.1g}, or " if least < 0.01 else ""
+            smallest = 1024 * apart
+            remedy = f"at least {smallest:.1g}, or " if smallest < 0.01 else ""
             raise InputError(
                 f"delta={delta!r} is too small for epsilon={epsilon!r}: give {remedy}a smaller "
                 "epsilon."

@@ -243,10 +243,10 @@ def _noisy_counters(
     sums = np.zeros(len(counts), dtype=object)
     np.add.at(sums, sets, frequencies)
     frequencies = (sums // counts.astype(object))[sets]
-    most = total >> (WEIGHT_FRACTION - FRACTION)
-    least = math.ceil(_OBSERVED * deviation) << FRACTION
-    frequencies = np.where(most - frequencies < least, most, frequencies)
-    frequencies, pairs = (np.clip(each, 0, most) for each in (frequencies, pairs))
+    largest = total >> (WEIGHT_FRACTION - FRACTION)
+    margin = math.ceil(_OBSERVED * deviation) << FRACTION
+    frequencies = np.where(largest - frequencies < margin, largest, frequencies)
+    frequencies, pairs = (np.clip(each, 0, largest) for each in (frequencies, pairs))
     nothing = FixedPoint.zeros(d)
     return MissingWeights(
         FixedPoint.from_integers(frequencies), FixedPoint.from_integers(pairs), nothing, nothing, 0

@@ -162,10 +162,10 @@ class QuantizedPhases(FrozenDataclass, Storable):
         cosines, sines = _contributions(self.bits)
         m = self.feature_map.n_frequencies
         sums: dict[int, NDArray[np.int64]] = {}  # by the exponent of the weights
-        places = (1 << np.arange(self.bits)[::-1]).astype(np.uint16)
+        powers = (1 << np.arange(self.bits)[::-1]).astype(np.uint16)
         for rows in _blocks(self.count, m, self.count):
             digits = np.unpackbits(self.packed[rows], axis=1, count=m * self.bits)
-            arcs = digits.reshape(-1, m, self.bits) @ places
+            arcs = digits.reshape(-1, m, self.bits) @ powers
             ticks = arcs << np.uint16(_TICKS - self.bits)
             ticks -= _dither(self.seed, self.position + rows.start, len(ticks), m)
             for exponent, own, parts in self._parts(rows):
@@ -297,7 +297,7 @@ def quantize_phases(
     packed = np.empty((len(x), -(-m * bits // 8)), np.uint8)
     kept = np.ones(len(x), dtype=bool)
     sent = 0
-    places = np.arange(bits, dtype=np.uint8)[::-1]
+    powers = np.arange(bits, dtype=np.uint8)[::-1]
     for rows in _blocks(len(x), m, step):
         block, own = normalized(x[rows], feature_map), None if w is None else w[rows]
         try:
@@ -311,7 +311,7 @@ def quantize_phases(
         ticks = _phases(block[kept[rows]].astype(np.float64) - feature_map.center, cycles)
         ticks += _dither(seed, start + sent, len(ticks), m)
         arcs = (ticks >> np.uint16(_TICKS - bits)).astype(np.uint8)
-        digits = arcs[:, :, None] >> places & np.uint8(1)
+        digits = arcs[:, :, None] >> powers & np.uint8(1)
         packed[sent : sent + len(arcs)] = np.packbits(digits.reshape(len(arcs), m * bits), axis=1)
         sent += len(arcs)
     return QuantizedPhases(
@@ -349,9 +349,9 @@ def sketch_phases(messages: Iterable[QuantizedPhases]) -> Sketch:
     >>> sketch_phases([second, first]).same_sums(whole)
     True
     """
-    found = list(messages)
+    received = list(messages)
     ends: dict[int, int] = {}
-    for message in sorted(found, key=lambda message: message.position):
+    for message in sorted(received, key=lambda message: message.position):
         if message.count and message.position < ends.get(message.seed, 0):
             raise MergeError(
                 f"two messages with seed={message.seed} hold the row of position="
@@ -359,7 +359,7 @@ def sketch_phases(messages: Iterable[QuantizedPhases]) -> Sketch:
                 "and give each message once."
             )
         ends[message.seed] = max(ends.get(message.seed, 0), message.position + message.count)
-    return merge([message.sketch() for message in found])
+    return merge([message.sketch() for message in received])
 
 
 def harmonic(bits: int) -> float:
@@ -386,9 +386,9 @@ def require_bits(bits: object) -> int:
     return found
 
 
-def _blocks(count: int, n_frequencies: int, most: int) -> Iterator[slice]:
+def _blocks(count: int, n_frequencies: int, max_rows: int) -> Iterator[slice]:
     """Blocks of rows whose phases are in memory at once."""
-    step = max(1, min(most, _BLOCK // n_frequencies))
+    step = max(1, min(max_rows, _BLOCK // n_frequencies))
     return (slice(start, min(start + step, count)) for start in range(0, count, step))
 
 
@@ -464,7 +464,7 @@ def read_phases(dataset: xr.Dataset, store: object = "the dataset") -> Quantized
         totals: dict[str, Any] = {
             attribute: int(attrs[name]) for name, attribute in WEIGHTS.items()
         }
-        found = QuantizedPhases(
+        phases = QuantizedPhases(
             feature_map=feature_map,
             packed=stored_array(dataset, "packed", (n, width), (np.uint8,)),
             bits=bits,
@@ -476,12 +476,12 @@ def read_phases(dataset: xr.Dataset, store: object = "the dataset") -> Quantized
             **totals,
         )
         given = np.ones(n) if weights is None else weights
-        stated = found.weight_quanta / 2**WEIGHT_FRACTION, found.squared_weight_quanta / _SQUARED
+        stated = phases.weight_quanta / 2**WEIGHT_FRACTION, phases.squared_weight_quanta / _SQUARED
     except _DAMAGES as error:
         raise damaged_store(store, "file of quantised phases", error) from error
-    possible = found.first_quanta.is_canonical() and found.second_quanta.is_canonical()
-    possible &= 0 <= found.seed <= MAX_SEED and 0 <= found.position <= _MAX_POSITION
-    possible &= found.omitted >= 0 and all(map(is_weight, given.tolist()))
+    possible = phases.first_quanta.is_canonical() and phases.second_quanta.is_canonical()
+    possible &= 0 <= phases.seed <= MAX_SEED and 0 <= phases.position <= _MAX_POSITION
+    possible &= phases.omitted >= 0 and all(map(is_weight, given.tolist()))
     possible &= np.allclose(stated, [given.sum(), (given**2).sum()], rtol=_TOLERANCE, atol=0.0)
     possible &= bool((units == moment_units(feature_map)).all())
     if not possible:
@@ -489,4 +489,4 @@ def read_phases(dataset: xr.Dataset, store: object = "the dataset") -> Quantized
             f"store={str(store)!r}: no rows have these sums or weights; the file was edited or is "
             "damaged. Restore it from a copy."
         )
-    return found
+    return phases

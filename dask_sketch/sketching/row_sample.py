@@ -46,8 +46,8 @@ def default_size(n_features: int, wanted: int = 0) -> int:
     >>> default_size(12), default_size(784), default_size(12, 160_000), default_size(50, 646_400)
     (20000, 5349, 160000, 83886)
     """
-    most = max(_DEFAULT_BYTES // (4 * n_features), _FEWEST_ROWS)
-    return min(max(DEFAULT_ROWS, wanted), most)
+    max_rows = max(_DEFAULT_BYTES // (4 * n_features), _FEWEST_ROWS)
+    return min(max(DEFAULT_ROWS, wanted), max_rows)
 
 
 def wanted_rows(feature_map: FeatureMap) -> int:
@@ -253,8 +253,8 @@ class RowSample(FrozenDataclass):
         """
         if not self.is_weighted:
             return self.weights
-        shares = self.weights * self.row_weights
-        return np.asarray(shares / shares.sum())
+        squares = self.weights * self.row_weights
+        return np.asarray(squares / squares.sum())
 
     @property
     def nbytes(self) -> int:
@@ -441,8 +441,8 @@ class Sampling:
         probable, sure = self.size + 4.0 * root + 10.0, self.size + 10.0 * root + 50.0
         if sure >= n_rows:
             return np.inf, np.inf
-        mean, least = (1.0, 1.0) if self.variance is None else (0.7, 0.5)  # importance
-        return float(probable / mean / n_rows), float(sure / least / n_rows)
+        mean, floor = (1.0, 1.0) if self.variance is None else (0.7, 0.5)  # importance
+        return float(probable / mean / n_rows), float(sure / floor / n_rows)
 
 
 class RowSampler:
@@ -512,9 +512,11 @@ class RowSampler:
             if weights is not None:
                 given = on_host(weights[first : first + _BLOCK]).astype(np.float64)
             bound = self._bound(far if given is None else far * np.nanmax(given, initial=0.0))
-            places = _NO_POSITIONS if positions is None else positions[first : first + _BLOCK]
+            positions_of_block = (
+                _NO_POSITIONS if positions is None else positions[first : first + _BLOCK]
+            )
             count = _candidates(
-                places, start + first, len(block), self._base, bound, numbers, hashes
+                positions_of_block, start + first, len(block), self._base, bound, numbers, hashes
             )
             self._add_candidates(block, given, numbers[:count], hashes[:count])
 

@@ -233,15 +233,15 @@ def _zip_elements(
         name: bag for name, bag in (("weights", weights), ("groups", groups)) if bag is not None
     }
     for item, *others in zip_longest(items, *beside.values(), fillvalue=missing):
-        found = dict(zip(beside, others, strict=True))
-        wrong = [name for name in beside if (item is missing) != (found[name] is missing)]
+        fields = dict(zip(beside, others, strict=True))
+        wrong = [name for name in beside if (item is missing) != (fields[name] is missing)]
         if wrong:
             raise InputError(
                 f"{wrong[0]} of {label} have another number of elements than the samples: give one "
                 "for each.",
                 parameter=wrong[0],
             )
-        yield item, found.get("weights"), found.get("groups")
+        yield item, fields.get("weights"), fields.get("groups")
 
 
 def _array(values: Any) -> NDArray[Any] | None:

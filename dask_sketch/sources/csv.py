@@ -241,15 +241,15 @@ def _convert(
     """Convert text to an array of pandas with a mask, each distinct cell once."""
     import pandas as pd
 
-    codes, found = pd.factorize(cells)
-    wrong = [cell for cell in found if not is_own(cell)]
+    codes, uniques = pd.factorize(cells)
+    wrong = [cell for cell in uniques if not is_own(cell)]
     if wrong:
         raise ChunkError(
             f"{label} could not be read: column {str(cells.name)!r} has {expected}, and "
             f"{str(wrong[0])[:50]!r} elsewhere. Correct the file; or, for labels, give "
             f"dask.dataframe.read_csv(path, dtype={{{str(cells.name)!r}: str}}), which reads text."
         )
-    return pd.array([convert(cell) for cell in found], dtype=kind).take(codes, allow_fill=True)
+    return pd.array([convert(cell) for cell in uniques], dtype=kind).take(codes, allow_fill=True)
 
 
 def _is_integer(cell: str) -> bool:

@@ -318,7 +318,7 @@ def parquet_samples(
         import pyarrow.parquet  # noqa: F401
     except ImportError as error:
         raise InputError(f"x={path!r} needs pyarrow: {install_command('parquet')}.") from error
-    fs, found, sizes = _find_files(path, storage_options)
+    fs, location, sizes = _find_files(path, storage_options)
     first, meta, n_rows = _largest_with_columns(fs, sizes, columns)
     weight = _column(weights, meta, path, "weights")
     group = None
@@ -353,7 +353,7 @@ def parquet_samples(
         categories=levels or None,
         bytes_read=sum(sizes.values()),
         largest_chunk=largest,
-        origin=StoredFiles(fs, found, tuple(parts), needed),
+        origin=StoredFiles(fs, location, tuple(parts), needed),
         copies=4,  # bytes of the file, columns of Arrow, columns of pandas and the block
     )
 
@@ -363,8 +363,8 @@ def _find_files(
 ) -> tuple[fsspec.AbstractFileSystem, str, dict[str, int]]:
     """File system of a path, the path on it, and the sizes of its files, at least one."""
     try:
-        fs, found = fsspec.core.url_to_fs(path, **(storage_options or {}))
-        sizes = list_parquet_files(fs, found)
+        fs, location = fsspec.core.url_to_fs(path, **(storage_options or {}))
+        sizes = list_parquet_files(fs, location)
     except InputError:
         raise
     except Exception as error:  # file systems fail in many ways
@@ -377,7 +377,7 @@ def _find_files(
             f"x={path!r} has no Parquet data: no file ends in {', '.join(SUFFIXES)}. Check the "
             "path."
         )
-    return fs, found, sizes
+    return fs, location, sizes
 
 
 def _largest_with_columns(
@@ -391,7 +391,7 @@ def _largest_with_columns(
     """
     import pyarrow.parquet as pq
 
-    found: list[tuple[str, pd.DataFrame, int]] = []
+    read: list[tuple[str, pd.DataFrame, int]] = []
     failure: ChunkError | None = None
     for name in sorted(sizes, key=lambda name: -sizes[name])[:_MAX_OPENED]:
         try:
@@ -402,15 +402,15 @@ def _largest_with_columns(
                 f"{name} could not be read: {type(error).__name__}: {_plain(error)}. Restore it."
             )
             continue
-        found.append((name, meta, n_rows))
+        read.append((name, meta, n_rows))
         if columns is None or _has_numbers(meta, columns):
-            return found[-1]
-        if len(found) == _MAX_READ:
+            return read[-1]
+        if len(read) == _MAX_READ:
             break
-    if not found:
+    if not read:
         assert failure is not None
         raise failure
-    return found[0]
+    return read[0]
 
 
 def _has_numbers(meta: pd.DataFrame, columns: Sequence[str]) -> bool:

@@ -107,7 +107,7 @@ class RowReader:
         if key in REACHED:
             return
         try:
-            found = zarr.open_array(store=array.store, path=array.path, mode="r")
+            opened = zarr.open_array(store=array.store, path=array.path, mode="r")
         except Exception as error:  # stores fail in many ways
             raise ChunkError(
                 f"{self._label} cannot be reached by host {socket.gethostname()} from "
@@ -116,9 +116,9 @@ class RowReader:
             ) from error
         # Only a part of the metadata is compared: a fill value of NaN is not equal to itself, and
         # rows may have been appended since, because a worker may start while the store grows.
-        if _layout(found) != _layout(array) or found.shape[0] < array.shape[0]:
+        if _layout(opened) != _layout(array) or opened.shape[0] < array.shape[0]:
             raise ChunkError(
-                f"{self._label} has changed since it was opened (now shape={found.shape}), or "
+                f"{self._label} has changed since it was opened (now shape={opened.shape}), or "
                 f"host {socket.gethostname()} has another store at this path. Open it again."
             )
         REACHED.add(key)
@@ -341,28 +341,28 @@ def stored_groups(root: Any, name: str, n_rows: int, label: str) -> StoredGroups
     InputError
         If there is no such array, or it does not fit the rows.
     """
-    found = select_array(root, name, label, "groups")
+    labels = select_array(root, name, label, "groups")
     shown = f"groups {name!r} of {label}"
-    if found.ndim == 1 and found.shape[0] == n_rows:
-        names = found.attrs.get(NAMES)
-        if names is None or found.dtype.kind not in "iu":
-            return StoredGroups(found, shown)
-        return _indexed(found, names, shown)
-    dims = dimensions(found)
+    if labels.ndim == 1 and labels.shape[0] == n_rows:
+        names = labels.attrs.get(NAMES)
+        if names is None or labels.dtype.kind not in "iu":
+            return StoredGroups(labels, shown)
+        return _indexed(labels, names, shown)
+    dims = dimensions(labels)
     indices = [
         array
         for _, array in root.arrays()
         if array.shape == (n_rows,) and (array.attrs.get(INDEX_OF),) == dims
     ]
     if len(indices) == 1:
-        entries = found[:]
-        names = found.attrs.get(NAMES)
-        if names is not None and found.dtype.kind in "iu":
+        entries = labels[:]
+        names = labels.attrs.get(NAMES)
+        if names is not None and labels.dtype.kind in "iu":
             entries = np.asarray(names)[entries]
         return _indexed(indices[0], entries, shown)
     raise InputError(
-        f"groups={name!r} has shape={found.shape}: give one label for each of the {n_rows} rows of "
-        f"{label}, or add an array of indices with the attribute {INDEX_OF!r}."
+        f"groups={name!r} has shape={labels.shape}: give one label for each of the {n_rows} rows "
+        f"of {label}, or add an array of indices with the attribute {INDEX_OF!r}."
     )
 
 
@@ -477,14 +477,14 @@ def _require_stored(folder: Any, rows: zarr.Array[Any], label: str) -> None:
         for name in names
         if not is_document(name)
     )
-    found = sum(1 for _ in itertools.islice(files, min(_MAX_LISTED, total)))
-    if found >= min(_MAX_LISTED, _FEW * total):
+    n_stored = sum(1 for _ in itertools.islice(files, min(_MAX_LISTED, total)))
+    if n_stored >= min(_MAX_LISTED, _FEW * total):
         return
     text = (
         f"missing_chunks='fill': {label} states {rows.shape[0]:,} rows in {total:,} stored "
-        f"objects, of which {found:,} exist; the others would be read as {rows.fill_value}."
+        f"objects, of which {n_stored:,} exist; the others would be read as {rows.fill_value}."
     )
-    if not found:
+    if not n_stored:
         raise InputError(f"{text} Check the path, or write the data.")
     warn_user(f"{text} Select the rows that were written, if these are all.")
 

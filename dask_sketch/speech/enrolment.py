@@ -57,9 +57,9 @@ def adaptation_statistics(x: ArrayLike, mixture: GaussianMixture) -> AdaptationS
     counts, sums = np.zeros(mixture.n_components), np.zeros(mixture.means.shape)
     density = mixture.density()
     for block in row_blocks(x, mixture.n_features, mixture.n_components, mixture.feature_names):
-        share = density.posterior(block)
-        counts += share.sum(axis=0)
-        sums += share.T @ block
+        responsibilities = density.posterior(block)
+        counts += responsibilities.sum(axis=0)
+        sums += responsibilities.T @ block
     return AdaptationStatistics(counts, sums)
 
 

@@ -40,16 +40,16 @@ class Frames:
         InputError
             If there is no recording of a name; the message names it.
         """
-        places = {name: number for number, name in enumerate(self.recordings)}
+        positions = {name: number for number, name in enumerate(self.recordings)}
         wanted = list(recordings)
-        missing = [name for name in wanted if name not in places]
+        missing = [name for name in wanted if name not in positions]
         if missing:
             raise InputError(
                 f"{len(missing)} recordings, the first {missing[0]!r}, are not among the "
-                f"{len(places)} of {self.samples.label}, such as {self.recordings[0]!r}: names are "
-                "those of the files, below the folder that all of them share."
+                f"{len(positions)} of {self.samples.label}, such as {self.recordings[0]!r}: names "
+                "are those of the files, below the folder that all of them share."
             )
-        return [places[name] for name in wanted]
+        return [positions[name] for name in wanted]
 
     def of(self, recordings: Iterable[str]) -> da.Array:
         """Select the frames of some recordings, lazily.

@@ -177,7 +177,7 @@ def score_trials(frames: Frames, models: SpeakerModels, trials: Sequence[Trial])
     of: dict[int, list[int]] = {}
     for number, file in enumerate(tested):
         of.setdefault(file, []).append(number)
-    claims = {file: tuple(claimed[i] for i in places) for file, places in of.items()}
+    claims = {file: tuple(claimed[i] for i in positions) for file, positions in of.items()}
     reduction = Reduction(
         "score-trials",
         partial(_scores_of_chunk, models=models, claims=claims),
@@ -197,7 +197,7 @@ def _scores_of_chunk(
     groups: NDArray[np.integer],
 ) -> _Sums:
     ratios: dict[tuple[int, ...], LikelihoodRatios] = {}
-    found: _Sums = {}
+    scores: _Sums = {}
     for file, chosen in segments(groups):
         if file not in claims:
             continue
@@ -205,8 +205,8 @@ def _scores_of_chunk(
         if claimed not in ratios:  # most recordings are claimed by the same speakers
             ratios = {claimed: LikelihoodRatios(models.universal, models.means[list(claimed)])}
         part = {file: (chosen.stop - chosen.start, ratios[claimed].total(rows[chosen]))}
-        found = _merge([found, part])
-    return found
+        scores = _merge([scores, part])
+    return scores
 
 
 def _merge(parts: Iterable[_Sums]) -> _Sums:
@@ -220,7 +220,7 @@ def _merge(parts: Iterable[_Sums]) -> _Sums:
 
 def _scores(found: _Sums, of: Mapping[int, Sequence[int]], n_trials: int) -> NDArray[np.float64]:
     scores = np.full(n_trials, np.nan)
-    for file, places in of.items():
+    for file, positions in of.items():
         count, total = found[file]
-        scores[list(places)] = total / count
+        scores[list(positions)] = total / count
     return scores

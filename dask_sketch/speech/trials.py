@@ -173,7 +173,7 @@ def read_enrolment(path: str | os.PathLike[str]) -> dict[str, list[str]]:
         lines = Path(name).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"enrolment {name!r} cannot be read: {error}") from error
-    found: dict[str, list[str]] = {}
+    recordings: dict[str, list[str]] = {}
     for number, line in enumerate(lines, 1):
         cells = [cell.strip() for cell in next(csv.reader([line]))] if "," in line else line.split()
         if not cells or (
@@ -182,10 +182,10 @@ def read_enrolment(path: str | os.PathLike[str]) -> dict[str, list[str]]:
             continue
         if len(cells) != 2 or not all(cells):
             raise InputError(f"{name}:{number}: {line.strip()!r}; give a model and a recording.")
-        found.setdefault(cells[0], []).append(cells[1])
-    if not found:
+        recordings.setdefault(cells[0], []).append(cells[1])
+    if not recordings:
         raise InputError(f"enrolment {name!r} is empty: give a model and a recording on each line.")
-    return found
+    return recordings
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ class Split:
 
 
 def split_recordings(
-    recordings: Sequence[str], speakers: Sequence[str], share: float = 0.5, seed: int = 0
+    recordings: Sequence[str], speakers: Sequence[str], fraction: float = 0.5, seed: int = 0
 ) -> Split:
     """Split the recordings of each speaker at random into enrolment and test.
 
@@ -220,7 +220,7 @@ def split_recordings(
         Names of the recordings.
     speakers
         Speaker of each recording.
-    share
+    fraction
         Fraction of each speaker's recordings used for enrolment, in (0, 1); at least one recording
         is used for enrolment and at least one for testing.
     seed
@@ -234,7 +234,7 @@ def split_recordings(
     Raises
     ------
     InputError
-        If lengths differ, ``share`` is out of range, there are fewer than two speakers, or a
+        If lengths differ, ``fraction`` is out of range, there are fewer than two speakers, or a
         speaker has fewer than two recordings.
 
     Examples
@@ -245,8 +245,8 @@ def split_recordings(
     """
     if len(recordings) != len(speakers):
         raise InputError(f"{len(recordings)} recordings, {len(speakers)} speakers: give one each.")
-    if not 0 < share < 1:
-        raise InputError(f"share={share!r}: give a number between 0 and 1.")
+    if not 0 < fraction < 1:
+        raise InputError(f"fraction={fraction!r}: give a number between 0 and 1.")
     of: dict[str, list[str]] = {}
     for name, speaker in sorted(zip(recordings, speakers, strict=True)):
         of.setdefault(speaker, []).append(name)
@@ -261,7 +261,7 @@ def split_recordings(
                 f"speaker {speaker!r} has {len(names)} recording: give at least two, for enrolment "
                 "and for testing."
             )
-        n_enrolled = min(max(round(share * len(names)), 1), len(names) - 1)
+        n_enrolled = min(max(round(fraction * len(names)), 1), len(names) - 1)
         order = rng.permutation(len(names))
         enrolment[speaker] = sorted(names[i] for i in order[:n_enrolled])
         tested += [(names[i], speaker) for i in sorted(order[n_enrolled:])]

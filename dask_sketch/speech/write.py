@@ -60,7 +60,7 @@ class SpeechSummary:
         Number of speakers in the store; 0 without speaker names.
     seconds
         Total duration of the files in seconds.
-    kept_share
+    kept_fraction
         Fraction of the frames kept as speech, in (0, 1].
     skipped
         Path and reason of each file left out (``on_error="skip"``).
@@ -70,7 +70,7 @@ class SpeechSummary:
     n_frames: int
     n_speakers: int
     seconds: float
-    kept_share: float
+    kept_fraction: float
     skipped: tuple[tuple[str, str], ...] = ()
 
 
@@ -217,7 +217,7 @@ def write_features(
         n_frames=n_frames,
         n_speakers=0 if names is None else len(names),
         seconds=sum(counts[i].seconds for i in used),
-        kept_share=n_frames / sum(counts[i].frames for i in used),
+        kept_fraction=n_frames / sum(counts[i].frames for i in used),
         skipped=skipped,
     )
 

@@ -146,8 +146,8 @@ def _layout(shape: Any, chunks: Any, width: int, codecs: Sequence[Codec]) -> Lay
 def _checked_codecs(codecs: Sequence[Codec]) -> tuple[str | None, int]:
     """Compressor, and the ratio by which filters may widen numbers; codecs in order of writing."""
     names = [name for name, _ in codecs]
-    places = [place for place, name in enumerate(names) if name in _COMPRESSORS]
-    if len(places) > 1 or (places and not set(names[places[0] + 1 :]) <= _AFTER):
+    positions = [position for position, name in enumerate(names) if name in _COMPRESSORS]
+    if len(positions) > 1 or (positions and not set(names[positions[0] + 1 :]) <= _AFTER):
         raise ArtifactError(
             f"names the codecs {', '.join(names)[:80]}. Give one compressor, which comes last: "
             "the size of its output is known before it is made."
@@ -162,9 +162,9 @@ def _checked_codecs(codecs: Sequence[Codec]) -> tuple[str | None, int]:
         for key in _DTYPES:
             _require_numbers(name, settings.get(key))
     widening = _MAX_ITEM if _CASTS & set(filters) else 1  # it may shorten numbers when reading
-    if not places:
+    if not positions:
         return None, widening
-    compressor, settings = codecs[places[0]]
+    compressor, settings = codecs[positions[0]]
     if compressor == "lzma" and (settings.get("format", _XZ) != _XZ or settings.get("filters")):
         raise ArtifactError(
             "names lzma without headers, whose size is not known: write the data again with zstd."

@@ -107,15 +107,15 @@ class GuardedStore(ReadOnlyStore):
             if path in self._folders:
                 continue
             try:
-                found = path.lstat()
-                if stat.S_ISLNK(found.st_mode):
+                status = path.lstat()
+                if stat.S_ISLNK(status.st_mode):
                     self._require_below(root, path, key)
-                    found = path.stat()
+                    status = path.stat()
             except (FileNotFoundError, NotADirectoryError):
                 return 0
-            if stat.S_ISREG(found.st_mode):
-                return found.st_size
-            if not stat.S_ISDIR(found.st_mode):  # reading a pipe or a device may never end
+            if stat.S_ISREG(status.st_mode):
+                return status.st_size
+            if not stat.S_ISDIR(status.st_mode):  # reading a pipe or a device may never end
                 raise ArtifactError(f"{self}: {key!r} is not a regular file; it is not read.")
             if len(self._folders) > _MAX_FOLDERS:
                 self._folders.clear()
@@ -134,15 +134,15 @@ class GuardedStore(ReadOnlyStore):
         if len(text) > MAX_METADATA:
             raise ArtifactError(f"{self}: {key!r} has over {MAX_METADATA:,} bytes of metadata.")
         try:
-            found = json.loads(text)
+            parsed = json.loads(text)
         except RecursionError as error:
             raise ArtifactError(f"{self}: {key!r} is nested too deeply.") from error
         except ValueError:
             return  # Zarr raises its own error
-        if not isinstance(found, dict):
+        if not isinstance(parsed, dict):
             return
         try:
-            for path, document in _arrays_in(key, prefix, found):
+            for path, document in _arrays_in(key, prefix, parsed):
                 self._layouts[path] = layout_of(document)
         except ArtifactError as error:
             raise ArtifactError(f"{self}: {key!r} {error}") from error

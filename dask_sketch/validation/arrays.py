@@ -141,14 +141,14 @@ def require_random_state(value: Any) -> np.random.RandomState:
     from sklearn.utils import check_random_state
 
     try:
-        found: np.random.RandomState = check_random_state(value)
+        state: np.random.RandomState = check_random_state(value)
     except ValueError as error:
         raise InputError(
             f"random_state={value!r}: give an integer from 0 to 4,294,967,295, an instance of "
             "RandomState, or None.",
             parameter="random_state",
         ) from error
-    return found
+    return state
 
 
 def require_memory(x: Any, name: str, remedy: str) -> None:

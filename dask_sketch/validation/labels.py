@@ -238,10 +238,10 @@ def _sorted(values: Labels) -> tuple[Labels, Codes]:
         whole, codes = _sorted(values.view(np.int64))
         return whole.view(values.dtype), codes
     if kind == "i" and len(values):
-        least, most = int(values.min()), int(values.max())
-        if most - least < max(_TABLE, _TABLE_PER_SAMPLE * len(values)):
+        lowest, highest = int(values.min()), int(values.max())
+        if highest - lowest < max(_TABLE, _TABLE_PER_SAMPLE * len(values)):
             codes = np.empty(len(values), dtype=np.int64)
-            return _by_table(values, least, np.zeros(most - least + 1, np.int32), codes), codes
+            return _by_table(values, lowest, np.zeros(highest - lowest + 1, np.int32), codes), codes
     if kind in "US" and values.dtype.itemsize and len(values) > _FEW:
         words = np.ascontiguousarray(values).view(np.uint32 if kind == "U" else np.uint8)
         firsts, codes = _by_hash(words.reshape(len(values), -1))

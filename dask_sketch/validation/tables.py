@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def first_few(values: Iterable[object], most: int = 6) -> str:
+def first_few(values: Iterable[object], n_shown: int = 6) -> str:
     """Text of values for a message, with ``...`` in place of all but the first few.
 
     Examples
@@ -23,7 +23,7 @@ def first_few(values: Iterable[object], most: int = 6) -> str:
     'a, b, ...'
     """
     texts = [str(value) for value in values]
-    return ", ".join(texts if len(texts) <= most else [*texts[:most], "..."])
+    return ", ".join(texts if len(texts) <= n_shown else [*texts[:n_shown], "..."])
 
 
 def shorten(text: str, length: int = 80) -> str:
@@ -225,10 +225,10 @@ def require_names(
     if mine is None or names is None or mine == names:
         return
     if len(mine) == len(names):
-        place = next(k for k, name in enumerate(names) if mine[k] != name)
+        position = next(k for k, name in enumerate(names) if mine[k] != name)
         raise InputError(
-            f"feature {place} of {label} is {mine[place]!r}; {owner} was made for "
-            f"{names[place]!r} there. Give the columns in the order of its feature_names, or "
+            f"feature {position} of {label} is {mine[position]!r}; {owner} was made for "
+            f"{names[position]!r} there. Give the columns in the order of its feature_names, or "
             "rename them.",
             parameter=parameter,
         )

@@ -63,7 +63,7 @@ class Threads:
         """
         waiting = list(enumerate(blocks))[::-1]
         helpers = min(self.n_threads, len(waiting)) - 1
-        found: dict[int, Result] = {}
+        results: dict[int, Result] = {}
 
         def work() -> None:
             run = prepare()
@@ -72,7 +72,7 @@ class Threads:
                     index, block = waiting.pop()
                 except IndexError:
                     return
-                found[index] = run(block)
+                results[index] = run(block)
 
         n_blocks = len(waiting)
         if self._pool is None or helpers < 1:
@@ -85,7 +85,7 @@ class Threads:
                 waiting.clear()
                 for other in others:
                     other.result()
-        return [found[index] for index in range(n_blocks)]
+        return [results[index] for index in range(n_blocks)]
 
 
 SERIAL = Threads(1)

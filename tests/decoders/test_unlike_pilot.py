@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dask_sketch as ds
-from dask_sketch.decoders.unlike_pilot import difference_from_pilot, share_left_out
+from dask_sketch.decoders.unlike_pilot import difference_from_pilot, fraction_left_out
 from dask_sketch.graph.sketch import sketch_reduction
 from dask_sketch.models import GaussianMixture, random_mixture
 from dask_sketch.sources.open import open_samples
@@ -53,17 +53,17 @@ def test_the_share_is_a_lower_bound_of_the_rows_that_the_pilot_lacks(rows, earli
         other = np.random.default_rng(3).normal(30.0, 1.0, size=(n_lacking, 3))
         sketch = ds.sketch(np.concatenate([known, other]), earlier_map)
         share = n_lacking / (n_lacking + n_known)
-        assert 0.6 * share < difference_from_pilot(sketch).share <= share
+        assert 0.6 * share < difference_from_pilot(sketch).fraction <= share
 
 
 def test_a_model_of_the_new_rows_leaves_nothing_out(rows, earlier_map):
     found = difference_from_pilot(ds.sketch(rows, earlier_map))
     omega, start = earlier_map.frequencies, _mixture(earlier_map.pilot)
     known = start.characteristic(omega)
-    assert share_left_out(found, known, known) == found.share
-    assert 0.03 < found.share < 0.05
+    assert fraction_left_out(found, known, known) == found.fraction
+    assert 0.03 < found.fraction < 0.05
     fitted = _mixture(ds.design(rows, n_components=8).pilot)
-    assert share_left_out(found, fitted.characteristic(omega), known) < 0.01
+    assert fraction_left_out(found, fitted.characteristic(omega), known) < 0.01
 
 
 @pytest.mark.parametrize("model", ["gaussian", "dirac"])

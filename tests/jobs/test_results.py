@@ -45,8 +45,8 @@ def test_groups_by_source_and_by_pattern(make_place: Make) -> None:
     outcome = run_job(place.file, log=lines.append)
     for said in (lines, outcome.notes):
         assert [line for line in said if line.startswith("groups.pattern = 'z/(.)'")]
-    place.write("[groups]\npattern = 'x/\\[(\\d+)'\nmost = 3\n", sources=sources)
-    with pytest.raises(JobError, match=r"groups\.most = 3: .*10"):
+    place.write("[groups]\npattern = 'x/\\[(\\d+)'\nmax_groups = 3\n", sources=sources)
+    with pytest.raises(JobError, match=r"groups\.max_groups = 3: .*10"):
         place.run()
 
 

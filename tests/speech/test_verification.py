@@ -227,21 +227,21 @@ def test_bad_arguments(spoken, universal, split):
 def test_splits():
     names = [f"{i}_{speaker}" for speaker in "ab" for i in range(5)]
     speakers = [name[-1] for name in names]
-    split = split_recordings(names, speakers, share=0.4, seed=1)
+    split = split_recordings(names, speakers, fraction=0.4, seed=1)
     assert {speaker: len(part) for speaker, part in split.enrolment.items()} == {"a": 2, "b": 2}
     tested = {trial.test for trial in split.trials}
     assert not tested & set(split.enrolled)
     assert tested | set(split.enrolled) == set(names)
     assert len(split.trials) == 2 * len(tested)
     assert all(trial.target == (trial.model == trial.test[-1]) for trial in split.trials)
-    again = split_recordings(names[::-1], speakers[::-1], share=0.4, seed=1)
+    again = split_recordings(names[::-1], speakers[::-1], fraction=0.4, seed=1)
     assert again == split
-    assert split_recordings(names, speakers, share=0.4, seed=2) != split
+    assert split_recordings(names, speakers, fraction=0.4, seed=2) != split
     for bad, message in (
         ((names, speakers[:-1]), "one each"),
         ((names[:5], speakers[:5]), "at least two"),
         ((names[:6], speakers[:6]), "1 recording"),
-        ((names, speakers, 1.0), "share=1.0"),
+        ((names, speakers, 1.0), "fraction=1.0"),
     ):
         with pytest.raises(InputError, match=message):
             split_recordings(*bad)

@@ -58,7 +58,7 @@ def test_rows_are_the_files_features_in_order(corpus, store):
     assert summary.seconds == pytest.approx(
         sum(soundfile.info(str(path)).duration for path in paths)
     )
-    assert 0 < summary.kept_share < 1
+    assert 0 < summary.kept_fraction < 1
     assert summary.skipped == ()
 
 
@@ -239,7 +239,7 @@ def test_real_digits(store):
     dataset = opened(store)
     assert summary.n_files == 10 * 6 * 11  # the takes 4 and 40 to 49 of ten digits, six speakers
     assert dataset.speaker.names == ["george", "jackson", "lucas", "nicolas", "theo", "yweweler"]
-    assert 0.6 < summary.kept_share < 0.95
+    assert 0.6 < summary.kept_fraction < 0.95
     assert np.isfinite(dataset.features).all()
     # spectra of speech tilt and vary; the higher the coefficient, the smaller
     spread = dataset.features.std("frame").values

@@ -159,7 +159,7 @@ def _numbers(shown: Pass | None) -> str:
     total = shown.n_samples
     read = "of an unknown number" if total is None else f"of {total:,}"
     limited = not math.isnan(shown.limit) and shown.limit > 0
-    share = shown.rate / shown.limit if limited else None
+    fraction = shown.rate / shown.limit if limited else None
     return (
         f"<p>{escape(_title(shown))}</p>"
         '<div class="tiles" style="margin-top: .75rem">'
@@ -172,8 +172,8 @@ def _numbers(shown: Pass | None) -> str:
         + _tile(
             "row × frequency pairs per second",
             _big(shown.rate),
-            _limit(shown, share),
-            share,
+            _limit(shown, fraction),
+            fraction,
         )
         + _tile(
             "partial sketches merged",
@@ -189,18 +189,18 @@ def _numbers(shown: Pass | None) -> str:
     )
 
 
-def _limit(shown: Pass, share: float | None) -> str:
-    if share is not None:
-        return f"{share:.0%} of {_big(shown.limit)}, the calibrated limit"
+def _limit(shown: Pass, fraction: float | None) -> str:
+    if fraction is not None:
+        return f"{fraction:.0%} of {_big(shown.limit)}, the calibrated limit"
     if not shown.polls:
         return ""
     return "limit not calibrated: ds.plan(..., calibrate=True) measures it"
 
 
-def _tile(name: str, value: str, note: str, share: float | None = None) -> str:
+def _tile(name: str, value: str, note: str, fraction: float | None = None) -> str:
     bar = ""
-    if share is not None:
-        bar = f'<div class="bar"><i style="width: {100 * min(share, 1.0):.1f}%"></i></div>'
+    if fraction is not None:
+        bar = f'<div class="bar"><i style="width: {100 * min(fraction, 1.0):.1f}%"></i></div>'
     return (
         f'<div class="tile"><div class="name">{escape(name)}</div>'
         f'<div class="value">{escape(value) or "&nbsp;"}</div>{bar}'

@@ -198,15 +198,15 @@ class Passes:
         """Process an event of a client; ignore events of other kinds."""
         if not isinstance(message, Mapping):
             return
-        found = dict(message)
-        kind = found.pop("event", None)
+        event = dict(message)
+        kind = event.pop("event", None)
         try:
             if kind == "pass":
-                self._passes.append(Pass(started=time, **found))
+                self._passes.append(Pass(started=time, **event))
             elif kind == "calibration":
-                self._thread_rates[found["digest"]] = float(found["pairs_per_second"])
+                self._thread_rates[event["digest"]] = float(event["pairs_per_second"])
             elif kind == "drift":
-                self.checks.append(DriftCheck(time=time, **found))
+                self.checks.append(DriftCheck(time=time, **event))
         except (TypeError, KeyError, ValueError):  # of another version of this package
             return
 

@@ -349,15 +349,15 @@ class Index:
         LedgerError
             If a key is not live.
         """
-        found: dict[str, list[int]] = defaultdict(list)
+        rows: dict[str, list[int]] = defaultdict(list)
         for key in keys:
             entry = self.entries.get(key)
             if entry is None:
                 raise LedgerError(
                     f"the ledger holds no partition {key!r}: choose one of its entries."
                 )
-            found[entry.batch].append(self._row[key])
-        return dict(found)
+            rows[entry.batch].append(self._row[key])
+        return dict(rows)
 
     def live(self, name: str) -> list[int]:
         """Rows of the live members of a batch."""

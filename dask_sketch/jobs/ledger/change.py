@@ -230,12 +230,12 @@ class Change:
             )
         if not wanted:
             return
-        found = {key: set(state.fingerprints.get(key, ())) for key in wanted}
+        erased = {key: set(state.fingerprints.get(key, ())) for key in wanted}
         for key, entry in members:
             if key in wanted:
-                found[key].add(entry.fingerprint)
+                erased[key].add(entry.fingerprint)
         # the same rows may have been read under other keys too
-        rows = RowRanges(found)
+        rows = RowRanges(erased)
         since = {
             key: runs[0]
             for key, runs in state.gone.items()
@@ -251,7 +251,7 @@ class Change:
         self._state = replace(
             state,
             forgotten=state.forgotten | wanted,
-            fingerprints={**state.fingerprints, **{k: tuple(sorted(v)) for k, v in found.items()}},
+            fingerprints={**state.fingerprints, **{k: tuple(sorted(v)) for k, v in erased.items()}},
             quarantined={k: why for k, why in state.quarantined.items() if not rows.overlap(k)},
             gone={key: runs for key, runs in state.gone.items() if key not in since},
             states=tuple((run, ref) for run, ref in state.states if run < first),

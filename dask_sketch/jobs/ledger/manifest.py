@@ -211,7 +211,7 @@ def newest(backend: Backend) -> tuple[Manifest, int, str | None]:
     damaged = []
     for number in reversed(numbers):
         try:
-            found = read_commit(backend, number)
+            commit = read_commit(backend, number)
         except NewerSchema:
             raise
         except FileNotFoundError:  # an interrupted writer made only the folder
@@ -225,7 +225,7 @@ def newest(backend: Backend) -> tuple[Manifest, int, str | None]:
                 f"{damaged[0].rstrip('.')}. The ledger is in the state of commit {number}: the "
                 "next run reads what the damaged commit held again, as far as the sources have it."
             )
-        return found, numbers[-1], damage
+        return commit, numbers[-1], damage
     if damaged:
         raise LedgerError(f"no commit of {backend.label} is complete; the last one: {damaged[0]}")
     return Manifest(), max(numbers, default=0), None

@@ -250,7 +250,7 @@ def read_arrays(
                     f"{label} has sizes that are impossible for {key} of shape {shape}."
                 )
         limits = {f"{reference.name}/{name}": int(size) for name, (size, _) in sizes.items()}
-        found = backend.read_many(limits)
+        contents = backend.read_many(limits)
     except FileNotFoundError as error:
         raise _missing(backend, error) from error
     except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -259,7 +259,7 @@ def read_arrays(
         raise LedgerError(f"{label} does not list its arrays: {error!r}.") from error
     objects = {}
     for name, (size, checksum) in sizes.items():
-        objects[name] = found[f"{reference.name}/{name}"]
+        objects[name] = contents[f"{reference.name}/{name}"]
         _require_same(objects[name], size, checksum, f"{label}/{name}")
     return {
         key: decode_array(

@@ -165,14 +165,16 @@ def shapes(
 def select(arrays: Mapping[str, NDArray[Any]], members: Iterable[int]) -> dict[str, NDArray[Any]]:
     """Arrays of some of the partitions; arrays of other names have one row for each partition."""
     wanted = list(members)
-    found = {name: values[wanted] for name, values in arrays.items() if name not in (ROWS, VALUES)}
+    selected = {
+        name: values[wanted] for name, values in arrays.items() if name not in (ROWS, VALUES)
+    }
     if ROWS in arrays:
         counts = arrays[HEADS][:, 0].astype(np.int64)
         ends = np.cumsum(counts)
         parts = [np.arange(ends[i] - counts[i], ends[i]) for i in wanted]
         rows = np.concatenate([np.empty(0, np.int64), *parts])
-        found |= {name: arrays[name][rows] for name in (ROWS, VALUES)}
-    return found
+        selected |= {name: arrays[name][rows] for name in (ROWS, VALUES)}
+    return selected
 
 
 def unstack(
@@ -208,7 +210,7 @@ def unstack(
     possible = (counts == numbers) & (counts >= 0) & (counts <= max_rows)
     if not possible.all() or ends[-1] != len(values):
         raise LedgerError(f"{label} holds impossible numbers of random rows: it was edited.")
-    found = []
+    samples = []
     for i in members:
         part = slice(ends[i] - counts[i], ends[i])
         weights, importance, keys = np.ascontiguousarray(values[part].T)
@@ -217,5 +219,5 @@ def unstack(
         )
         if not sample.is_possible:
             raise LedgerError(f"{label} holds impossible random rows: it was edited or damaged.")
-        found.append(sample)
-    return found
+        samples.append(sample)
+    return samples

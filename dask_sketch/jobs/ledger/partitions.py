@@ -144,7 +144,7 @@ def compare(
     (['c'], ['a'], ('b',))
     """
     seen: set[str] = set()
-    found: dict[str, list[Partition]] = {"new": [], "changed": [], "same": [], "skipped": []}
+    by_state: dict[str, list[Partition]] = {"new": [], "changed": [], "same": [], "skipped": []}
     names = updated_identities(forgotten, ((part.key, part.fingerprint) for part in partitions))
     erased = RowRanges({**forgotten, **names})
     for partition in partitions:
@@ -160,14 +160,14 @@ def compare(
             kind = "new"
         else:
             kind = "same" if entry.fingerprint == partition.fingerprint else "changed"
-        found[kind].append(partition)
+        by_state[kind].append(partition)
     deleted = tuple(sorted(key for key in entries if key not in seen))
     present = RowRanges(dict.fromkeys(seen, ()))
     return Changes(
         deleted=deleted,
         divided=tuple(key for key in deleted if present.overlap(key)),
-        lost=tuple(part.key for part in found["changed"] if _is_lost(part, entries[part.key])),
-        **{kind: tuple(those) for kind, those in found.items()},
+        lost=tuple(part.key for part in by_state["changed"] if _is_lost(part, entries[part.key])),
+        **{kind: tuple(those) for kind, those in by_state.items()},
     )
 
 
@@ -263,14 +263,14 @@ def partitions_of(
         _require_unicode(_relative(name, folders), samples.label)
     out = []
     for one in reads:
-        found = {name: infos[name] for name in one.objects if name in infos}
+        objects = {name: infos[name] for name in one.objects if name in infos}
         values = {
             name: checksums.of(name, info) if checksums else _tag(info, samples.label)
-            for name, info in found.items()
+            for name, info in objects.items()
         }
         marks = [f"{_relative(name, folders)} {value}" for name, value in values.items()]
         digest = hashlib.sha256("\n".join([one.layout, *marks]).encode()).hexdigest()[:32]
-        n_bytes = sum(int(info.get("size") or 0) for info in found.values())
+        n_bytes = sum(int(info.get("size") or 0) for info in objects.values())
         out.append(Partition(f"{prefix}{one.key}", f"{fingerprint}:{digest}", one.rows, n_bytes))
     return out
 
@@ -397,16 +397,16 @@ def _infos(
     list_all: bool,
 ) -> dict[str, Info]:
     """Information of the file system on the objects that exist."""
-    found: dict[str, Info] = {}
+    infos: dict[str, Info] = {}
     try:
         fs.invalidate_cache()
         if list_all:
             for folder in dict.fromkeys(folders):
-                found |= fs.find(folder, detail=True)
-            return {name: found[name] for name in needed if name in found}
+                infos |= fs.find(folder, detail=True)
+            return {name: infos[name] for name in needed if name in infos}
         for name in needed:
             try:
-                found[name] = fs.info(name)
+                infos[name] = fs.info(name)
             except FileNotFoundError:
                 continue
     except Exception as error:  # file systems fail in many ways
@@ -414,7 +414,7 @@ def _infos(
             f"the files of {label} could not be listed: {type(error).__name__}: {error}. Check "
             "that its store can be reached."
         ) from error
-    return found
+    return infos
 
 
 def _tag(info: Info, label: str) -> str:

@@ -644,7 +644,7 @@ class LedgerReader:
         require_sketches(self.feature_map, "change_points", self.label)
         records = self._records_so_far()
         keys, codes, runs = choose_units(self.entries, records, window, unit, strata, serial)
-        found = change_points(
+        changes = change_points(
             self._units(keys, unit), strata=codes, serial=serial, times=runs, **options
         )
         started = start_times(records)
@@ -652,9 +652,9 @@ class LedgerReader:
             replace(one, date=started[one.label].date().isoformat())
             if one.label in started
             else one
-            for one in found.points
+            for one in changes.points
         )
-        return replace(found, dim="run", points=points)
+        return replace(changes, dim="run", points=points)
 
     def _records_so_far(self) -> list[RunRecord]:
         """Records of all runs, and of the current run, if its start is known."""

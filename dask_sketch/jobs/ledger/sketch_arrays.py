@@ -41,14 +41,14 @@ def shapes(
     n: int, feature_map: FeatureMap, *, with_missing: bool = False
 ) -> dict[str, tuple[tuple[int, ...], str]]:
     """Shapes and types of the arrays of ``n`` sketches."""
-    found: dict[str, tuple[tuple[int, ...], str]] = {
+    shapes: dict[str, tuple[tuple[int, ...], str]] = {
         WORDS: ((n, _HEAD + sum(_sizes(feature_map))), "int64"),
         BOUNDS: ((n, 2, feature_map.n_features), "float64"),
     }
     if with_missing:
         width = LONG // 8 + 2 * sum(counter_sizes(feature_map).values())
-        found[MISSING] = (n, width), "int64"
-    return found
+        shapes[MISSING] = (n, width), "int64"
+    return shapes
 
 
 def stack(
@@ -77,8 +77,8 @@ def stack(
         raise LedgerError("a ledger holds no rounded sketches: add the exact sketch of the data.")
     with_missing = any(sketch.missing is not None for sketch in sketches)
     described = shapes(len(sketches), feature_map, with_missing=with_missing)
-    found = {name: np.zeros(shape, kind) for name, (shape, kind) in described.items()}
-    words, bounds = found[WORDS], found[BOUNDS]
+    arrays = {name: np.zeros(shape, kind) for name, (shape, kind) in described.items()}
+    words, bounds = arrays[WORDS], arrays[BOUNDS]
     for row, bound, sketch in zip(words, bounds, sketches, strict=True):
         long = b"".join(
             long_bytes(quanta) for quanta in (sketch.weight_quanta, sketch.squared_weight_quanta)
@@ -89,17 +89,17 @@ def stack(
         parts = [word.ravel() for both in quanta for word in (both.high, both.low)]
         np.concatenate(parts, out=row[_HEAD:])
         bound[:] = sketch.minimum, sketch.maximum
-    for row, sketch in zip(found.get(MISSING, ()), sketches, strict=False):
+    for row, sketch in zip(arrays.get(MISSING, ()), sketches, strict=False):
         if sketch.missing is not None:
             counters = [getattr(sketch.missing, name) for name in ARRAYS]
             long = long_bytes(sketch.missing.weight_quanta)
             parts = [word for each in counters for word in (each.high, each.low)]
             np.concatenate([np.frombuffer(long, dtype="<i8"), *parts], out=row)
     if with_rows:
-        found |= partition_rows.stack(
+        arrays |= partition_rows.stack(
             [sketch.sample for sketch in sketches], feature_map.n_features
         )
-    return found
+    return arrays
 
 
 def unstack(
@@ -128,7 +128,7 @@ def unstack(
     if not sound or tight not in (0, 1):
         raise LedgerError(f"{label} holds impossible sums: it was edited or damaged.")
     try:
-        found = Sketch(
+        sketch = Sketch(
             feature_map=feature_map,
             moment_quanta=quanta[0],
             weight_quanta=weight,
@@ -144,9 +144,9 @@ def unstack(
         )
     except SketchError as error:
         raise LedgerError(f"{label} holds impossible sums: {error}") from error
-    if not are_possible_squares(found.total_weight, found.squared_weight, count):
+    if not are_possible_squares(sketch.total_weight, sketch.squared_weight, count):
         raise LedgerError(f"{label} holds impossible weights: it was edited or damaged.")
-    return found
+    return sketch
 
 
 def _missing_of(words: NDArray[np.int64], feature_map: FeatureMap) -> MissingWeights | None:

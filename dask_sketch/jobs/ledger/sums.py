@@ -167,15 +167,15 @@ def arithmetic_digest(conventions: Conventions) -> str:
     """
     d = conventions.n_features
     # multiples of the golden ratio modulo one are even; random numbers may depend on the version
-    places = np.modf(np.arange(1.0, _N_ROWS * d + 1) * _GOLDEN)[0].reshape(_N_ROWS, d)
+    points = np.modf(np.arange(1.0, _N_ROWS * d + 1) * _GOLDEN)[0].reshape(_N_ROWS, d)
     weights = 1.0 + np.arange(_N_ROWS) % 3
     if isinstance(conventions, MomentGrid):
-        x = conventions.center + conventions.unit * (4.0 * places - 2.0)
+        x = conventions.center + conventions.unit * (4.0 * points - 2.0)
         policy = "available" if conventions.pairwise else "raise"
         words = [partial_moments(x, conventions, weights, nan_policy=policy).sums]
     else:
         # powers of two: standard deviations may differ in the last bit between processors
-        x = conventions.center + moment_units(conventions) * (4.0 * places - 2.0)
+        x = conventions.center + moment_units(conventions) * (4.0 * points - 2.0)
         found = partial_sketch(x, conventions, weights)
         words = [found.moment_quanta, found.first_quanta, found.second_quanta]
     total = hashlib.sha256()

@@ -227,14 +227,14 @@ def window_keys(
         if key not in later and (end is None or callable(window) or entry.run < end)
     }
     chosen = _runs_or_keys(rest, records, window, name)
-    found = [key for key, entry in rest.items() if key in chosen or entry.run in chosen]
-    if not found:
+    keys = [key for key, entry in rest.items() if key in chosen or entry.run in chosen]
+    if not keys:
         raise LedgerError(
             f"{name}={window!r} holds no partitions of the {len(rest):,} to choose from. Give a "
             "longer window.",
             parameter=name,
         )
-    return sorted(found, key=lambda key: (-entries[key].run, key))
+    return sorted(keys, key=lambda key: (-entries[key].run, key))
 
 
 def _runs_or_keys(
@@ -356,15 +356,15 @@ class RunTotals:
             entry = entries[key]
             if weights is None or entry.run in weights:
                 runs.setdefault(entry.run, []).append((key, entry.batch))
-        found: dict[int, tuple[object, Sums]] = {}
+        by_number: dict[int, tuple[object, Sums]] = {}
         for run, members in sorted(runs.items()):
             kept = self._kept.get(run)
             # a partition of the run may have been replaced or forgotten
             if kept is None or kept[0] != (sample, members):
                 kept = (sample, members), self._read([key for key, _ in members], sample)
-            found[run] = kept
-        totals = {run: total for run, (_, total) in found.items()}
-        self._kept = found if sum(map(n_bytes, totals.values())) <= _MAX_KEPT else {}
+            by_number[run] = kept
+        totals = {run: total for run, (_, total) in by_number.items()}
+        self._kept = by_number if sum(map(n_bytes, totals.values())) <= _MAX_KEPT else {}
         if weights is not None:
             totals = {run: total.scale(weights[run]) for run, total in totals.items()}
         return merge(list(totals.values()))
