@@ -52,7 +52,7 @@ def errors_of_weighted_rows(
         return errors
     own = np.sqrt(noise / mass)  # of the deviations within a component
     between = np.ones(len(mass))
-    several = mass < 1.0
+    several = mass < 1.0 - 1e-12  # up to rounding
     between[several] = np.sqrt(
         ((1.0 - mass) ** 2 * noise + mass**2 * (1.0 - noise))[several]
         / (mass * (1.0 - mass))[several]

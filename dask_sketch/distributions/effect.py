@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import optimize, stats
 
 from dask_sketch.distributions.permutations import shifts_of
 from dask_sketch.distributions.units import Units
@@ -48,6 +48,7 @@ class Effect:
 
         The interval has all discrepancies that a test does not reject. The standard deviation of
         the estimate depends on the discrepancy, so that the interval solves a quadratic inequality.
+        Its lower end is lower where the skewed squares of the noise of few units may explain it.
 
         Parameters
         ----------
@@ -66,8 +67,16 @@ class Effect:
         middle = self.squared + 2.0 * reach * self.direction_variance
         inside = middle**2 - self.squared**2 + reach * self.noise_variance
         half = math.sqrt(max(inside, 0.0))
-        low, high = np.sqrt(np.clip([middle - half, middle + half], 0.0, 4.0))
-        return float(low), float(high)
+        low, high = (float(x) for x in np.sqrt(np.clip([middle - half, middle + half], 0.0, 4.0)))
+        return self._not_above(low, level / 2.0), high
+
+    def _not_above(self, low: float, level: float) -> float:
+        """Highest tolerance up to `low` that the estimate is significantly above."""
+        if self.p_value_above(low) <= level:
+            return low
+        if self.p_value_above(0.0) > level:
+            return 0.0
+        return float(optimize.brentq(lambda x: self.p_value_above(x) - level, 0.0, low))
 
     def p_value_above(self, tolerance: float) -> float:
         """P-value of the hypothesis that the discrepancy is at most a tolerance.

@@ -40,3 +40,13 @@ def test_equal_weights_change_nothing():
     )
     assert np.array_equal(plain.stderr.means, without.stderr.means)
     assert np.allclose(plain.stderr.means, equal.stderr.means)
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_the_weight_of_the_only_component_is_known(seed):
+    rng = np.random.default_rng(77 * seed + 5)
+    x, weights = rng.normal(size=(300, 2)), rng.exponential(size=300) ** 2
+    feature_map = design(x, n_components=1, seed=seed)
+    model = decode(sketch(x, feature_map, weights=weights), 1, refine="efficient")
+    assert model.stderr.weights == pytest.approx([0.0], abs=1e-6)
+    assert np.isfinite(model.stderr.means).all()

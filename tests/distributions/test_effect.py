@@ -73,6 +73,17 @@ def test_variance_has_the_corrected_moments_of_the_u_statistic():
 
 
 @pytest.mark.slow
+def test_the_lower_end_is_what_the_estimate_is_significantly_above():
+    rng = np.random.default_rng(3)
+    for shift in (0.0, 0.6, 2.0):
+        found = effect_of(units_of(group_of(rng, 5), group_of(rng, 6, shift)))
+        low, high = found.interval(0.1)
+        assert low <= np.sqrt(max(found.squared, 0.0)) <= high
+        if low > 0.0:
+            assert found.p_value_above(low) <= 0.05 + 1e-6
+            assert found.p_value_above(min(1.02 * low, 2.0)) > 0.05 - 1e-6
+
+
 def test_intervals_cover_a_difference():
     rng = np.random.default_rng(0)
     # normal distributions of variance 1.09, shifted by 0.8 in both features

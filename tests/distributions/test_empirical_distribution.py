@@ -314,3 +314,17 @@ def test_features_of_other_names_are_refused(sketch, distribution, rows):
     ):  # fmt: skip
         with pytest.raises(SketchError, match=f"{argument}.*'c'"):
             run()
+
+
+def test_errors_know_of_correlations_that_the_model_lacks():
+    within = []
+    for seed in range(8):
+        x = np.random.default_rng(seed).normal(size=(2000, 3))
+        x[:, 1] = 0.7 * x[:, 0] + np.sqrt(0.51) * x[:, 1]
+        sketch = partial_sketch(x, FeatureMap(3, 70, scale=1.0, seed=seed))
+        apart = GaussianMixture([1.0], [[0.0, 0.0, 0.0]], [[1.0, 1.0, 1.0]])
+        found = EmpiricalDistribution(sketch, apart, seed=seed).covariance()
+        difference = np.abs(found.value - np.cov(x.T, bias=True))
+        within.append(difference[0, 1] < 1.96 * found.standard_error[0, 1])
+        assert found.standard_error[0, 1] < 0.25
+    assert sum(within) >= 6
