@@ -407,7 +407,15 @@ def _warn_of_fit(problem: Problem, solution: Solution, given: Collection[str]) -
         sketch, solution.weights, solution.means, solution.shapes, solution.cost,
         solution.noise_level, given,
         compared=solution.score is not None, regularized=solution.message.endswith(REGULARIZED),
+        restricted=_restricted(problem) if solution.score is not None else None,
     )  # fmt: skip
+
+
+def _restricted(problem: Problem) -> str | None:
+    """Type of covariances, where components have no variances of their own in each feature."""
+    if problem.model == "isotropic":
+        return "spherical"
+    return "tied" if problem.covariance_type == "tied" else None
 
 
 def _log_long_search(problem: Problem) -> None:

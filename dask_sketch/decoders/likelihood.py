@@ -21,13 +21,13 @@ from dask_sketch.decoders.atoms import Array
 from dask_sketch.decoders.calibrated_sample import CalibratedSample, calibrate, calibrate_rows
 from dask_sketch.decoders.descent import Fit, descend_fully
 from dask_sketch.decoders.expected_loss import gain_by_chance, sampling_losses
+from dask_sketch.decoders.few_pilot_rows import warn_of_few_pilot_rows
 from dask_sketch.decoders.greedy import cl_ompr, hierarchical_splitting
 from dask_sketch.decoders.matrix_search import conclude_matrices, fit_matrices
 from dask_sketch.decoders.misfit import (
     WARNED_NATS,
     is_explained,
     mean_log_likelihood,
-    warn_of_few_pilot_rows,
 )
 from dask_sketch.decoders.problem import Problem, Report, Solution
 from dask_sketch.decoders.rare_components import keep_rare_components

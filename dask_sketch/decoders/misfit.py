@@ -7,7 +7,8 @@ from collections.abc import Collection
 import numpy as np
 
 from dask_sketch.decoders.atoms import Array
-from dask_sketch.decoders.expected_loss import expected_loss, sampling_losses
+from dask_sketch.decoders.expected_loss import expected_loss
+from dask_sketch.decoders.few_pilot_rows import warn_of_few_clustered, warn_of_few_pilot_rows
 from dask_sketch.decoders.starts import (
     nearby_mixture,
     pilot_clusters,
@@ -28,7 +29,7 @@ from dask_sketch.decoders.unusual_rows import (
     warn_of_shared_values,
     warn_of_single_rows,
 )
-from dask_sketch.features.pilot import WARNED_SAMPLING_LOSS, PilotMixture
+from dask_sketch.features.pilot import PilotMixture
 from dask_sketch.models.clusters import kmeans
 from dask_sketch.models.covariances import floored
 from dask_sketch.models.density import RowDensity
@@ -40,7 +41,6 @@ from dask_sketch.validation.warn import warn_user
 
 WARNED_NATS = 0.1  # loss of log-likelihood that is warned of, in nats a sample
 WARNED_RATIO = 1.2  # ratio of mean squared errors that is warned of
-_WARNED_CLUSTERS = 1.05  # expected ratio because centroids were found on few pilot rows
 _EXPLAINED = 3.0  # noise levels up to which the cost may show that the model is true
 # A mixture may be less likely than the pilot's by _LIKELY times what the numbers of rows explain,
 # by _LOSSES times, if its cost is _SMALLER times smaller than the pilot's; beyond that,
@@ -163,6 +163,7 @@ def warn_of_misfit(
     *,
     compared: bool = False,
     regularized: bool = False,
+    restricted: str | None = None,
 ) -> None:
     """Warn if a simpler model is better for the random rows, or for the pilot rows.
 
@@ -185,6 +186,9 @@ def warn_of_misfit(
         Whether the decoder has compared the likelihood with a rival.
     regularized
         Whether few rows are fitted less closely than they are by the mixture of the pilot rows.
+    restricted
+        Covariance type of a mixture of greatest likelihood with fewer covariances than the mixture
+        of the pilot rows, ``"tied"`` or ``"spherical"``; None for another one.
     """
     if sketch.privacy is not None:
         return
@@ -197,7 +201,7 @@ def warn_of_misfit(
         if record is not None and is_pilot and record.n_rows >= sketch.count:
             return  # they are the centroids of all rows
         if record is not None and is_pilot:
-            warned = _warn_of_few_clustered(sketch, len(weights), record.n_rows)
+            warned = warn_of_few_clustered(sketch, len(weights), record.n_rows)
             if not (warned or warn_of_outliers(sketch, means)):
                 warn_of_unlike_rows(sketch, None)
             return
@@ -248,7 +252,9 @@ def warn_of_misfit(
         remedy = _remedy(sketch, len(weights), non_default_arguments, has_pilot=pilot is not None)
         found = _compared((weights, means, variances), pilot, rows, masses)
         if found is not None:
-            _warn_of_mixture(sketch, (weights, means, variances), found, cost, noise_level, remedy)
+            _warn_of_mixture(
+                sketch, (weights, means, variances), found, cost, noise_level, remedy, restricted
+            )
 
 
 def is_suspect(sketch: Sketch, test: tuple[float, float, float] | None) -> bool:
@@ -364,7 +370,9 @@ def loss_to_rival(
 
 
 def _has_rows(sketch: Sketch, n_components: int) -> bool:
-    return sketch.sample is not None and len(sketch.sample) >= 10 * n_components
+    """Whether rows are compared: enough of them, or all that there are."""
+    found = sketch.sample
+    return found is not None and (len(found) >= 10 * n_components or sketch.holds_all_rows)
 
 
 def _rows(sketch: Sketch, n_components: int, pilot: PilotMixture | None) -> tuple[Array, Array]:
@@ -464,6 +472,7 @@ def _warn_of_mixture(
     cost: float,
     noise_level: float,
     remedy: str,
+    restricted: str | None,
 ) -> None:
     """Warn of a mixture that is less likely than a rival, by the loss and the name of the rival."""
     loss, name = rival
@@ -473,7 +482,13 @@ def _warn_of_mixture(
         return
     n_rows = _POINTS if rows is None else min(len(rows), _POINTS)
     # a rival fitted to these rows is too likely by half of its parameters over their number
-    if loss > WARNED_NATS + mixture[1].size / n_rows:
+    if loss > WARNED_NATS + mixture[1].size / n_rows and restricted and rows is not None:
+        warn_user(
+            f"the mixture is {loss:.2g} nats a sample below {name} with covariance_type='diag': "
+            f"its components have no variances of their own in each feature, by covariance_type="
+            f"{restricted!r}. Decode with 'diag' or 'full', unless components should be alike."
+        )
+    elif loss > WARNED_NATS + mixture[1].size / n_rows:
         warn_user(
             f"the mixture is {loss:.2g} nats a sample below {name}: the components that are "
             "nearest to a sketch are not the likeliest where the data is not a mixture of "
@@ -497,41 +512,6 @@ def _warn_of_noise(sketch: Sketch, mixture: tuple[Array, Array, Array]) -> None:
             f"components, the smallest of weight {weights.min():.2g}. "
             f"{more_rows(sketch, pilot.n_rows)}"
         )
-
-
-def warn_of_few_pilot_rows(sketch: Sketch) -> None:
-    """Warn of a mixture that is no likelier than the pilot's, if the pilot has too few rows.
-
-    Parameters
-    ----------
-    sketch
-        Sketch that was decoded.
-    """
-    pilot = sketch.feature_map.pilot
-    if pilot is None:
-        return
-    loss = pilot.sampling_loss
-    if pilot.mixture is not None:  # halves of the rows may have lost the smallest clusters as well
-        by_rows = sampling_losses(pilot.mixture.weights, len(pilot.variance), pilot.n_rows)
-        loss = max(loss, float(by_rows.sum()))
-    if loss > WARNED_SAMPLING_LOSS:
-        warn_user(
-            f"the mixture is hardly likelier than EM on the {pilot.n_rows:,} pilot rows, which "
-            f"loses about {loss:.2g} nats a sample because they are so few, by fits to halves of "
-            f"them or the rows of each component. {more_rows(sketch, pilot.n_rows)}"
-        )
-
-
-def _warn_of_few_clustered(sketch: Sketch, n_components: int, n_rows: int) -> bool:
-    """Warn of centroids from so few pilot rows that their error on other rows is clearly larger."""
-    ratio = 1.0 + n_components / n_rows
-    if ratio > _WARNED_CLUSTERS:
-        warn_user(
-            f"the centroids were found on {n_rows:,} pilot rows, so few for n_components="
-            f"{n_components} that their mean squared error on all rows is about {ratio:.2f} times "
-            f"the smallest. {more_rows(sketch, n_rows)}"
-        )
-    return ratio > _WARNED_CLUSTERS
 
 
 def _warn_of_centroids(centers: Array, rows: Array, masses: Array, remedy: str) -> float:

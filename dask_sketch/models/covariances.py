@@ -501,6 +501,10 @@ class Tied(Covariances):
         """Covariances of rows times a factor for each feature."""
         return covariances * factor[:, None] * factor
 
+    def plus_variances(self, covariances: Array, variances: Array) -> Array:
+        """Covariances of rows with independent errors of these variances, shape (n_features,)."""
+        return np.asarray(covariances + np.diag(variances))
+
     def from_variances(self, weights: Array, variances: Array) -> Array:
         """Covariances of this type that are nearest to variances (n_components, n_features)."""
         return np.diag(weights @ variances)

@@ -294,6 +294,31 @@ def _point_mass(x: Array) -> NDArray[np.bool_]:
     return is_repeated
 
 
+def tied_relocations(
+    family: Covariances, components: Components, rows: Array, weights: Array
+) -> Iterator[Components]:
+    """Mixtures of one matrix with one component moved to split another, the most promising first.
+
+    In the units of the matrix they are centroids, and move as such.
+
+    Parameters
+    ----------
+    family
+        Type of the covariances, ``"tied"``.
+    components
+        Mixture at a maximum of the likelihood.
+    rows, weights
+        Rows in standard units, shape (n_rows, n_features), and their weights, shape (n_rows,).
+    """
+    shares, _ = family.posterior(components, rows, weights)
+    lower = np.linalg.cholesky(components.covariances)
+    whitening = np.linalg.inv(lower).T
+    white, centers = rows @ whitening, components.means @ whitening
+    for moved in centroid_relocations(white, weights, centers, shares.argmax(axis=1)):
+        mass = np.bincount(_assigned(white, weights, moved).labels, weights, len(moved))
+        yield Components(mass / mass.sum(), moved @ lower.T, components.covariances)
+
+
 def centroid_relocations(
     rows: Array, weights: Array, centers: Array, labels: NDArray[np.intp]
 ) -> Iterator[Array]:

@@ -21,6 +21,7 @@ from dask_sketch.models.relocation import (
     centroid_relocations,
     merge_and_reseed,
     relocations,
+    tied_relocations,
 )
 
 Array = NDArray[np.float64]
@@ -265,13 +266,17 @@ class _Rows:
         not counted: of many small clusters far apart, most may share one component at first.
         """
         k = len(run.components.weights)
-        if not self.family.splits or k < 2:
+        if k < 2:
             return
-        together, n_large = (_MIN_GAIN, k) if n_moves < k else (None, 0)
+        splits = self.family.splits
+        together, n_large = (_MIN_GAIN, k) if n_moves < k and splits else (None, 0)
         is_large = False
         while n_moves > 0:
-            moves = relocations(
-                self.family, run.components, self.rows, self.weights, regularization, together
+            given = self.family, run.components, self.rows, self.weights
+            moves = (
+                relocations(*given, regularization, together)
+                if splits
+                else tied_relocations(*given)
             )
             before = self.score(run)
             enough = before + _MIN_GAIN

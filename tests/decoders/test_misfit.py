@@ -41,6 +41,36 @@ def test_the_loss_is_stated(sample):
     assert ("sample=True" in message) == (not sample)
 
 
+@pytest.mark.parametrize(("arguments", "name"), [
+    ({"covariance_type": "tied"}, "tied"), ({"model": "isotropic"}, "spherical"),
+])  # fmt: skip
+def test_components_that_must_be_alike_are_compared_with_others(arguments, name):
+    x = np.concatenate([np.random.default_rng(0).normal(0.0, [0.1, 1.0], (500, 2)), skewed(500)])
+    found = sketch(x, design(x, n_components=2))
+    model, messages = caught(lambda: decode(found, 2, **arguments))
+    (message,) = [text for text in messages if "nats a sample below" in text]
+    assert "'diag'" in message
+    assert repr(name) in message
+    stated = float(re.search(r"is ([\d.e+]+) nats", message)[1])
+    pilot = found.feature_map.pilot.mixture
+    rival = GaussianMixture(pilot.weights, pilot.means, pilot.variances)
+    assert stated == pytest.approx(rival.score(x) - model.score(x), rel=0.1)
+
+
+def test_all_rows_are_compared_however_few():
+    # components of single values, between which rows simulated from the pilot would lie
+    x = np.random.default_rng(1).normal(size=(60, 3))
+    x[:, 2] = np.arange(60) % 5
+    found = sketch(x, design(x, n_components=10))
+    assert len(found.feature_map.pilot.mixture.weights) <= 10
+    means = np.column_stack([np.zeros((10, 2)), np.arange(10) % 5])
+    narrow = np.tile([1.0, 1.0, 1e-12], (10, 1))
+    _, messages = caught(
+        lambda: warn_of_misfit(found, np.full(10, 0.1), means, narrow, 1.0, 1e-6, compared=True)
+    )
+    assert not any("below EM" in message for message in messages), messages
+
+
 @pytest.fixture(scope="module")
 def of_skewed():
     x = skewed(5000)

@@ -103,6 +103,17 @@ def test_clusters_that_share_components(seed: int) -> None:
     assert fit_mixture(x, None, 6, seed=seed).log_likelihood > best - 0.02
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_components_of_one_matrix_leave_poor_maxima(seed: int) -> None:
+    rng = np.random.default_rng(2)
+    centers = rng.uniform(-10.0, 10.0, (12, 5)) * [1.0, 1.0, 3.0, 1.0, 1.0]
+    noise = rng.normal(size=(3000, 5)) @ rng.normal(size=(5, 5))
+    x = centers[rng.integers(12, size=3000)] + noise
+    best = fit_mixture(x, None, 12, n_starts=12, seed=9, covariance_type="tied").log_likelihood
+    found = fit_mixture(x, None, 12, n_starts=1, seed=seed, covariance_type="tied")
+    assert found.log_likelihood > best - 0.005
+
+
 def test_few_rows_far_from_others_are_a_component() -> None:
     # two clusters of ten rows in 50 features share a component, and two others a cluster
     rng = np.random.default_rng(0)

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.special import logsumexp
+from scipy.stats import multivariate_normal
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_iris
 from sklearn.metrics import adjusted_rand_score
@@ -229,6 +231,25 @@ def test_clusters_of_rounded_values_are_not_single_values(covariance_type: str) 
     assert adjusted_rand_score(species, _labels(found, x)) > 0.75
     np.testing.assert_allclose(found.rounding, 0.1**2 / (2 * np.pi), rtol=0.01)
     assert found.score < found.log_likelihood
+
+
+def test_one_matrix_of_rounded_values() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(400, 1)) + 0.1 * rng.normal(size=(400, 4))  # nearly collinear
+    rows[:200] += 3.0
+    rows[:, 0] = np.round(rows[:, 0], 1)
+    found = fit_mixture(rows, None, 2, covariance_type="tied")
+    wider = found.covariances + np.diag(found.rounding)
+    assert found.rounding[0] > 0.0
+    assert not found.rounding[1:].any()
+    expected = logsumexp(
+        [
+            np.log(weight) + multivariate_normal(mean, wider).logpdf(rows)
+            for weight, mean in zip(found.weights, found.means, strict=True)
+        ],
+        axis=0,
+    ).mean()
+    assert found.score == pytest.approx(expected)
 
 
 def test_values_that_em_fits_are_fitted_as_closely() -> None:
