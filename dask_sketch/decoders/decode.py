@@ -345,7 +345,8 @@ def _decode_sketch(
     warn_of_unseen_pairs(sketch, problem.n_components)
     given = non_default_arguments(n_components, options)
     problem = replace(problem, is_default=not given)
-    if problem.n_components is not None and problem.model not in TRANSFORMS:
+    untested = problem.sketch.sample is None or method.name != "likelihood"
+    if untested and problem.n_components is not None and problem.model not in TRANSFORMS:
         warn_of_few_samples(sketch, problem.n_components, problem.count_parameters())
     n_threads = default_n_threads()
     if threads is not None:

@@ -204,7 +204,7 @@ def _unseen_squares(sketch: Sketch, feature: int, center: float) -> float:
 
 
 def warn_of_few_samples(sketch: Sketch, n_components: int, n_each: int) -> None:
-    """Warn of fewer samples than parameters where no rows are left out to test the fit.
+    """Warn of fewer samples than parameters, for fits that no rows are left out to test.
 
     Parameters
     ----------
@@ -214,7 +214,7 @@ def warn_of_few_samples(sketch: Sketch, n_components: int, n_each: int) -> None:
         Number of components, and of the parameters of each.
     """
     rows = sketch.effective_count
-    if sketch.sample is None and n_components > 1 and rows < n_components * n_each:
+    if n_components > 1 and rows < n_components * n_each:
         warn_user(
             f"{counted_rows(sketch)} are few for n_components={n_components} with "
             f"{n_components * n_each} parameters: components may lie where there are no samples. "
@@ -334,18 +334,24 @@ def warn_of_narrow_components(
     weights
         Weights of the components, shape (n_components,).
     means, variances
-        Means and variances of the components, shape (n_components, n_features).
+        Means and variances of the components, shape (n_components, n_features); covariance matrices
+        are narrow if a variance is.
     enough
         Loss of log-likelihood by clusters of which users are warned, in nats a sample.
     """
-    if sketch.sample is None or not len(sketch.sample) or variances.ndim == 3:
+    if sketch.sample is None or not len(sketch.sample):
         return
     floor = MIN_VARIANCE * sketch.variance
+    matrices = variances.ndim == 3
+    mixture = weights, means, variances
+    if matrices:
+        variances = np.diagonal(variances, axis1=1, axis2=2)
     narrow = variances < _AT_FLOOR * floor
     if not narrow.any():
         return
     rows = sketch.sample.rows.astype(np.float64)
-    nearest = GaussianMixture(weights, means, variances).predict(rows)
+    kind = "full" if matrices else "diag"
+    nearest = GaussianMixture(*mixture, covariance_type=kind).predict(rows)
     losses, fractions, values = (np.zeros_like(variances) for _ in range(3))
     for k in np.flatnonzero(narrow.any(axis=1)):
         held = rows[nearest == k]
@@ -366,8 +372,8 @@ def warn_of_narrow_components(
         )
     # a feature of nothing but shared values is one of categories, of which users are warned
     total = fractions.sum(axis=0)
-    mixed = np.flatnonzero((total > _SHARED) & (total < 1.0 - _SHARED))
-    if len(mixed):
+    mixed = np.flatnonzero((total > 0.2 * _SHARED) & (total < 1.0 - _SHARED))
+    if total[mixed].sum() > _SHARED:
         _warn_of_values(sketch, values[:, mixed], fractions[:, mixed], mixed)
 
 

@@ -124,6 +124,25 @@ def test_components_of_one_value_are_named(rounded):
     decode(sketch(noisy, design(noisy, n_components=3)), 3)
 
 
+@pytest.mark.parametrize(("covariance_type", "share"), [("full", 0.03), ("diag", 0.1)])
+def test_values_in_place_of_missing_ones_are_named(covariance_type, share):
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(2000, 2)) + 4 * rng.integers(0, 2, (2000, 1))
+    rows[rng.random(rows.shape) < share] = -999.0
+    feature_map = design(rows, n_components=4, covariance_type=covariance_type)
+    with pytest.warns(UserWarning, match="such as -999 in feature"):
+        decode(sketch(rows, feature_map), 4, covariance_type=covariance_type)
+
+
+def test_few_rows_of_matrices_are_named():
+    rows = np.random.default_rng(1).normal(size=(10, 2))
+    feature_map = design(rows, n_components=3, covariance_type="full")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        decode(sketch(rows, feature_map), 3, covariance_type="full")
+    assert any("10 rows are few for n_components=3" in str(each.message) for each in caught)
+
+
 def test_few_rows_that_count_are_named_with_all_rows():
     rng = np.random.default_rng(0)
     x, weights = rng.normal(size=(3000, 2)), np.full(3000, 1e-9)
