@@ -93,6 +93,8 @@ def _regressor(estimator: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         "scores": ("score", estimator._scores),
     }
     numbers = {"error_constant": variance.constant, "error_per_sample": variance.per_sample}
+    if np.isfinite(estimator.smallest_size_):
+        numbers["smallest_size"] = estimator.smallest_size_
     return arrays, {name: float(value) for name, value in numbers.items()}
 
 

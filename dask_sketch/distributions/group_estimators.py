@@ -41,6 +41,7 @@ Array = NDArray[np.float64]
 BANDWIDTHS = (0.5, 1.0, 2.0)
 ALPHAS = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
 _SOLVERS = ("auto", "svd", "normal")
+_SMALL = 0.7  # of the smallest group of a fit, below which groups are warned of
 _IN_MEMORY = 2**25  # features of all groups that a fit holds by default
 _LOSSES = ("squared", "logistic")
 _INVERSE_PENALTIES = (1.0, 10.0, 100.0, 1e3, 1e4)  # of the logistic regression on the features
@@ -269,6 +270,8 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
         chose the bandwidth.
     error_variance_
         Error variance ``constant + per_sample / size`` of a group, with both as attributes.
+    smallest_size_
+        Number of samples of the smallest group of the fit; NaN if the sizes are not known.
     n_features_in_, feature_names_in_
         Number and names of the features of the embeddings, as in scikit-learn.
 
@@ -363,6 +366,7 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
         kept = np.isfinite(self.leave_one_out_)
         errors = np.abs(targets[kept] - self.leave_one_out_[kept])
         self._scores = np.sort(errors / np.sqrt(self.error_variance_.of(sizes)))
+        self.smallest_size_: float = math.nan if sizes is None else float(np.min(sizes))
         return self
 
     def predict(self, X: Any, groups: Any = None) -> Array:
@@ -394,7 +398,8 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
 
         The width follows from the leave-one-out errors of groups of the same size, by
         split-conformal quantiles with these errors (the jackknife). The level holds on average over
-        groups that are drawn from the same population as the groups of the fit.
+        groups that are drawn from the same population as the groups of the fit. Groups of far fewer
+        samples than any group of the fit have larger errors than it has seen, and are warned of.
 
         Parameters
         ----------
@@ -416,8 +421,20 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
         level = require_number("level", level, 0.0, 1.0, strict=True)
         opened = self._opened(X, groups)
         reach = self._reach(opened.sizes, level)
+        self._warn_of_sizes(opened.sizes)
         center = self._predictions(opened, self.ridge_, "predict").reshape(-1)
         return np.stack([center - reach, center + reach], axis=1)
+
+    def _warn_of_sizes(self, sizes: Array | None) -> None:
+        """Warn of groups that are smaller than those whose errors are known."""
+        small = np.zeros(0) if sizes is None else sizes[sizes < _SMALL * self.smallest_size_]
+        if len(small):
+            warn_user(
+                f"{len(small):,} of {np.size(sizes):,} groups are smaller than the groups of the "
+                f"fit, such as one of {small.min():,.4g} samples beside {self.smallest_size_:,.4g} "
+                "or more: the errors of such groups are not known, and their intervals are too "
+                "narrow. Fit to groups of their sizes as well."
+            )
 
     def _reach(self, sizes: Array | None, level: float) -> Array | float:
         """Half of the width of the interval of groups of given sizes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import numpy as np
@@ -107,6 +108,8 @@ def _complete_regressor(estimator: DistributionRegressor, dataset: xr.Dataset) -
     if (np.diff(estimator._scores) < 0).any():
         raise InputError("scores is not sorted.")
     estimator.error_variance_ = ErrorVariance(*numbers)
+    known = "smallest_size" in attrs  # not in files of the first versions
+    estimator.smallest_size_ = _number(attrs, "smallest_size") if known else math.nan
 
 
 def _complete_classifier(estimator: DistributionClassifier, dataset: xr.Dataset) -> None:

@@ -123,6 +123,18 @@ def test_intervals_cover_groups_of_all_sizes():
         model.predict_interval(group, level=0.001)
 
 
+def test_intervals_of_smaller_groups_than_those_of_the_fit_are_warned_of():
+    x, labels, width = widths(60, np.full(60, 200))
+    model = DistributionRegressor(**SMALL).fit(partial_sketch(x, MAP, groups=labels), width)
+    few, names, _ = widths(3, np.array([5, 150, 400]))
+    group = partial_sketch(few, MAP, groups=names)
+    stored = ds.open(model.to_bytes())
+    for each in (model, stored):
+        with pytest.warns(UserWarning, match="1 of 3 groups .* 5 samples beside 200"):
+            each.predict_interval(group, level=0.2)
+    model.predict_interval(group.select([1, 2]), level=0.2)
+
+
 def test_large_groups_weigh_more_where_small_ones_are_noisy():
     sizes = np.where(np.arange(200) < 150, 4, 400)
     x, labels, width = widths(200, sizes)
