@@ -427,10 +427,12 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
 
     def _warn_of_sizes(self, sizes: Array | None) -> None:
         """Warn of groups that are smaller than those whose errors are known."""
-        small = np.zeros(0) if sizes is None else sizes[sizes < _SMALL * self.smallest_size_]
+        if sizes is None:
+            return
+        small = sizes[sizes < _SMALL * self.smallest_size_]
         if len(small):
             warn_user(
-                f"{len(small):,} of {np.size(sizes):,} groups are smaller than the groups of the "
+                f"{len(small):,} of {len(sizes):,} groups are smaller than the groups of the "
                 f"fit, such as one of {small.min():,.4g} samples beside {self.smallest_size_:,.4g} "
                 "or more: the errors of such groups are not known, and their intervals are too "
                 "narrow. Fit to groups of their sizes as well."
