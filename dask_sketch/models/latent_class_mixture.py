@@ -14,10 +14,11 @@ from numpy.typing import ArrayLike, NDArray
 from dask_sketch.errors import InputError
 from dask_sketch.models.artifact import LATENT_CLASSES, VERSION, latent_class_dataset
 from dask_sketch.models.mixture import Mixture
-from dask_sketch.models.model import SHOWN_FEATURES, finite, row_blocks
+from dask_sketch.models.model import SHOWN_FEATURES, finite, in_memory, row_blocks
 from dask_sketch.models.product_em import ProductDensity, ProductMixture
 from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.categories import Categories, Level, stated_categories, with_codes
+from dask_sketch.validation.registry import apply_lazily
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -191,6 +192,53 @@ class LatentClassMixture(Mixture):
         ):
             self.categories.require_codes(block, "x")
             yield block
+
+    def impute(self, x: Any) -> Any:
+        """Replace missing values by predictions given the observed values of the sample.
+
+        Numeric features have their conditional mean, categorical ones their most probable level.
+        Both are the best predictions if the mixture is the distribution of the samples and values
+        are missing at random.
+
+        Parameters
+        ----------
+        x
+            Samples with missing values, shape (n_samples, n_features): a table with the levels, or
+            rows of codes, or lazy input.
+
+        Returns
+        -------
+        x
+            Rows of numbers and codes, as of :meth:`sample_codes`; lazy if ``x`` is. Observed values
+            are unchanged. ``model.categories.frame(x)`` is the table.
+
+        Raises
+        ------
+        InputError
+            If the number of features or a value is wrong.
+
+        Examples
+        --------
+        >>> levels = [("red", "blue"), ("no", "yes")]
+        >>> chances = [[0.9, 0.1, 0.8, 0.2], [0.2, 0.8, 0.3, 0.7]]
+        >>> model = LatentClassMixture([0.5, 0.5], chances, levels)
+        >>> model.impute([[0, np.nan], [np.nan, 1]])
+        array([[0., 0.],
+               [1., 1.]])
+        """
+        if not in_memory(x):
+            return apply_lazily(self, "impute", x)
+        density = self.density()
+        rows = [self._completed(block, density.posterior(block)) for block in self._blocks(x)]
+        return np.concatenate([np.empty((0, self.n_features)), *rows])
+
+    def _completed(self, block: Array, posterior: Array) -> Array:
+        """Rows with predictions in place of NaN, by the probabilities of their components."""
+        predictions = np.empty_like(block)
+        predictions[:, self.categories.numeric] = posterior @ self.means
+        for column, part in zip(self.categories.columns, self.categories.slices, strict=True):
+            predictions[:, column] = (posterior @ self.probabilities[:, part]).argmax(axis=1)
+        return np.where(np.isnan(block), predictions, block)
 
     def sample_codes(self, n_samples: int, seed: int = 0) -> Array:
         """Sample rows of numbers and codes.

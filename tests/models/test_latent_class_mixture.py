@@ -1,3 +1,4 @@
+import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
@@ -34,6 +35,26 @@ def test_density_is_that_of_independent_features_in_each_class():
 def test_density_of_missing_values_is_the_marginal():
     found = MODEL.logpdf([[np.nan, 1, np.nan], [np.nan] * 3])
     np.testing.assert_allclose(found, [np.log(0.4 * 0.2 + 0.6 * 0.3), 0.0], atol=1e-12)
+
+
+def test_missing_values_are_replaced_by_predictions():
+    frame = pd.DataFrame({"size": [0.5, np.nan], "color": ["red", None], "sold": [None, True]})
+    given_red = stats.norm.pdf(0.5, [-1, 3], [1, 2]) * [0.4, 0.6] * np.array([0.7, 0.1])
+    given_sold = np.array([0.4, 0.6]) * [0.1, 0.8]
+    sold = float(given_red @ [0.1, 0.8] > given_red @ [0.9, 0.2])
+    expected = [
+        [0.5, 0.0, sold],
+        [
+            given_sold @ [-1, 3] / given_sold.sum(),
+            (given_sold @ MODEL.probabilities[:, :3]).argmax(),
+            1,
+        ],
+    ]
+    np.testing.assert_allclose(MODEL.impute(frame), expected)
+    assert MODEL.categories.frame(MODEL.impute(frame))["color"].tolist() == ["red", "blue"]
+    lazy = MODEL.impute(da.from_array(np.tile([np.nan, 1.0, np.nan], (6, 1)), chunks=(2, 3)))
+    assert lazy.shape == (6, 3)
+    np.testing.assert_array_equal(lazy.compute()[0], MODEL.impute([[np.nan, 1, np.nan]])[0])
 
 
 def test_rows_of_impossible_levels_have_no_density():
