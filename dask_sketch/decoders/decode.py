@@ -29,6 +29,7 @@ from dask_sketch.decoders.misfit import (
     warn_of_overidentification,
 )
 from dask_sketch.decoders.names import TRANSFORMS
+from dask_sketch.decoders.poor_centroids import warn_of_poor_centroids
 from dask_sketch.decoders.private_fit import in_smaller_ranges, is_poor_minimum, warn_of_private_fit
 from dask_sketch.decoders.problem import Problem, Solution
 from dask_sketch.decoders.replicates import (
@@ -404,6 +405,9 @@ def _warn_of_fit(problem: Problem, solution: Solution, given: Collection[str]) -
             if solution.matrices is not None:
                 warn_of_narrow_features(sketch, solution.weights, solution.means, solution.matrices)
             return
+    if solution.shapes is None:
+        warn_of_poor_centroids(sketch, solution.means, given)
+        return
     warn_of_misfit(
         sketch, solution.weights, solution.means, solution.shapes, solution.cost,
         solution.noise_level, given,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,10 @@ from dask_sketch.decoders.swap_moves import prune, swap_atoms
 from dask_sketch.features.design import default_n_frequencies
 
 IHT_ITERATIONS = 10  # as in the paper of Blumensath and Davies
+_MAX_GREEDY = 20  # components beyond which hierarchical splitting searches, whose time grows less
+
+# Search ``(objective, n_components, rng, report)`` for the atoms of a sketch.
+Algorithm = Callable[[Objective, Any, np.random.Generator, Callable[[float], None]], Fit]
 
 
 def cl_ompr(
@@ -277,3 +282,14 @@ def hierarchical_splitting(
             fit = swap_atoms(objective, fit, rng, converged=False)
         report(fit.cost)
     return fit
+
+
+def search_of_size(n_components: int) -> Algorithm:
+    """CL-OMPR, or hierarchical splitting for so many components that CL-OMPR takes long.
+
+    Parameters
+    ----------
+    n_components
+        Number ``K`` of components.
+    """
+    return cl_ompr if n_components <= _MAX_GREEDY else hierarchical_splitting

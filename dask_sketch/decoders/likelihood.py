@@ -22,7 +22,7 @@ from dask_sketch.decoders.calibrated_sample import CalibratedSample, calibrate, 
 from dask_sketch.decoders.descent import Fit, descend_fully
 from dask_sketch.decoders.expected_loss import gain_by_chance, sampling_losses
 from dask_sketch.decoders.few_pilot_rows import warn_of_few_pilot_rows
-from dask_sketch.decoders.greedy import cl_ompr, hierarchical_splitting
+from dask_sketch.decoders.greedy import search_of_size
 from dask_sketch.decoders.matrix_search import conclude_matrices, fit_matrices
 from dask_sketch.decoders.misfit import (
     WARNED_NATS,
@@ -35,12 +35,10 @@ from dask_sketch.decoders.search import conclude_search, search_atoms
 from dask_sketch.decoders.starts import (
     Start,
     nearby_mixture,
-    pilot_clusters,
     pilot_mixture,
     pilot_start,
 )
 from dask_sketch.decoders.unusual_rows import counted_rows
-from dask_sketch.models.clusters import Clusters, spherical_kmeans
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.low_rank import covariances_of
 from dask_sketch.models.model import LIKELIEST, REGULARIZED
@@ -48,7 +46,6 @@ from dask_sketch.models.weighted_em import (
     MIN_VARIANCE,
     FittedMixture,
     choose_prior,
-    fit_centroids,
     fit_mixture,
 )
 from dask_sketch.sketching.sketch import Sketch
@@ -58,7 +55,6 @@ from dask_sketch.validation.warn import warn_user
 
 _MIN_EFFECTIVE = 1000.0  # effective rows, below which calibrated rows say nothing of the data
 _SIMULATED = 20_000  # rows simulated from the mixture of the pilot, where there is no sample
-_MAX_GREEDY = 20  # components beyond which "splitting" searches, whose time grows less
 _NEAR = 2.0  # noise levels up to which the descent from EM's solution needs no search
 # Products of the numbers of parameters and of frequencies up to which there is a search, and a fit
 # to the sketch at all: 64 components of 12 features with m = 8000 make 1.3e7, in 5 to 20 CPU
@@ -120,62 +116,103 @@ def fit_replicate(
     problem: Problem, rng: np.random.Generator, report: Report, threads: Threads
 ) -> Candidates:
     """Fits of one replicate; a row of :data:`dask_sketch.decoders.methods.TABLE`."""
-    k, seed = problem.required_size, int(rng.integers(2**31))
+    seed = int(rng.integers(2**31))
     calibrated = _rows_of(problem.sketch, seed)
+    pilot = pilot_start(problem.sketch, problem.required_size, seed)
+    if problem.sketch.sample is not None:
+        return _fit_with_rows(problem, calibrated, pilot, seed, rng, report, threads)
+    assert pilot is not None  # the arguments were checked
+    return _fit_without_rows(problem, calibrated, pilot, rng, report, threads)
+
+
+def _fit_without_rows(
+    problem: Problem,
+    calibrated: CalibratedSample,
+    pilot: Start,
+    rng: np.random.Generator,
+    report: Report,
+    threads: Threads,
+) -> Candidates:
+    """Fit to the sketch, beside the mixture of the pilot, from which the rows are simulated."""
+    sketch, k = problem.sketch, problem.required_size
+    if k == 1 and _has_moments(problem):
+        gaussian = np.ones(1), sketch.mean[None], sketch.variance[None]
+        score = -0.5 * float((np.log(2.0 * np.pi * sketch.variance) + 1.0).sum())  # of all rows
+        return Candidates(None, gaussian, score, True, calibrated)
     rows, masses = np.asarray(calibrated.rows, dtype=np.float64), calibrated.weights
-    pilot = pilot_start(problem.sketch, k, seed)
-    if problem.sketch.sample is None:
-        assert pilot is not None  # the arguments were checked
-        given = pilot.weights, pilot.means, pilot.variances
-        same = pilot_mixture(problem.sketch) is not None
-        score = mean_log_likelihood(rows, masses, given) if same else -np.inf
-        if k == 1 and _has_moments(problem):
-            variance = problem.sketch.variance
-            given = np.ones(1), problem.sketch.mean[None], variance[None]
-            score = -0.5 * float((np.log(2.0 * np.pi * variance) + 1.0).sum())  # of all rows
-            return Candidates(None, given, score, True, calibrated)
-        if _is_calibrated(calibrated):  # else the rows show no more than their mixture
-            fitted = fit_mixture(rows, masses, k, starts=[given], n_starts=0, n_moves=0)
-            given, score = (fitted.weights, fitted.means, fitted.covariances), fitted.log_likelihood
-        start, record = Start(*given), problem.sketch.feature_map.pilot
-        fit = _fit_to_sketch(problem, start, rng, report, threads)
-        if same and fit is not None and problem.refine is None and len(fit.weights) == k:
-            assert record is not None
-            fit = keep_rare_components(problem.objective(threads), fit, start, record.n_rows)
-        return Candidates(fit, given, score, True, calibrated)
+    likeliest = pilot.weights, pilot.means, pilot.variances
+    is_same_data = pilot_mixture(sketch) is not None
+    score = mean_log_likelihood(rows, masses, likeliest) if is_same_data else -np.inf
+    if _is_calibrated(calibrated):  # else the rows show no more than their mixture
+        fitted = fit_mixture(rows, masses, k, starts=[likeliest], n_starts=0, n_moves=0)
+        likeliest, score = _mixture_of(fitted), fitted.log_likelihood
+    start, record = Start(*likeliest), sketch.feature_map.pilot
+    fit = _fit_to_sketch(problem, start, rng, report, threads)
+    if is_same_data and fit is not None and problem.refine is None and len(fit.weights) == k:
+        assert record is not None
+        fit = keep_rare_components(problem.objective(threads), fit, start, record.n_rows)
+    return Candidates(fit, likeliest, score, True, calibrated)
+
+
+def _fit_with_rows(
+    problem: Problem,
+    calibrated: CalibratedSample,
+    pilot: Start | None,
+    seed: int,
+    rng: np.random.Generator,
+    report: Report,
+    threads: Threads,
+) -> Candidates:
+    """Fits to the sketch and to its calibrated rows, of which each is a start of the other."""
     kind = "spherical" if problem.model == "isotropic" else problem.covariance_type
     starts = [] if pilot is None else [(pilot.weights, pilot.means, pilot.variances)]
     prior, heldout = _tested_prior(problem, calibrated, kind)
-    found = _fit_rows(problem, calibrated, starts, seed, kind, prior)
-    shapes = _shapes(found)
+    fitted = _fit_rows(problem, calibrated, starts, seed, kind, prior)
+    likeliest = _mixture_of(fitted)
     if prior > 0.0:  # a fit to the sketch of few rows has no prior
-        likeliest = found.weights, found.means, shapes
-        score, converged = found.log_likelihood, found.converged
+        score, converged = fitted.log_likelihood, fitted.converged
         return Candidates(
             None, likeliest, score, converged, calibrated, heldout=heldout, prior=prior
         )
-    start = Start(found.weights, found.means, shapes)
-    fit = _fit_to_sketch(problem, start, rng, report, threads)
-    # the fit to the sketch may lie in the basin of a better maximum of the likelihood
-    if fit is not None and fit.weights.sum() > 0 and len(fit.weights) == k:
-        space = problem.objective(threads).space
-        means, near_shapes = space.to_data_units(fit.theta)
-        if problem.has_matrices:
-            near_shapes = space.matrices(fit.theta)
-        near = [(fit.weights / fit.weights.sum(), means, near_shapes)]
-        again = fit_mixture(
-            rows, masses, k, starts=near, n_starts=0, covariance_type=kind, rounding=found.rounding
-        )
-        if again.score > found.score:
-            found, shapes = again, _shapes(again)
-    likeliest = found.weights, found.means, shapes
-    factors = found.covariances if rank_of(kind) is not None else None
-    score, converged = found.log_likelihood, found.converged
-    if pilot is not None and kind == "diag" and _pilot_is_better(problem, calibrated, found):
+    fit = _fit_to_sketch(problem, Start(*likeliest), rng, report, threads)
+    if fit is not None and fit.weights.sum() > 0 and len(fit.weights) == problem.required_size:
+        fitted = _likelier_near(problem, fit, calibrated, fitted, threads)
+        likeliest = _mixture_of(fitted)
+    if pilot is not None and kind == "diag" and _pilot_is_better(problem, calibrated, fitted):
+        rows, masses = np.asarray(calibrated.rows, dtype=np.float64), calibrated.weights
         likeliest = pilot.weights, pilot.means, pilot.variances
         score = mean_log_likelihood(rows, masses, likeliest)
         return Candidates(fit, likeliest, score, True, calibrated, of_pilot=True)
+    factors = fitted.covariances if rank_of(kind) is not None else None
+    score, converged = fitted.log_likelihood, fitted.converged
     return Candidates(fit, likeliest, score, converged, calibrated, factors, heldout)
+
+
+def _likelier_near(
+    problem: Problem,
+    fit: Fit,
+    calibrated: CalibratedSample,
+    fitted: FittedMixture,
+    threads: Threads,
+) -> FittedMixture:
+    """Mixture of greater likelihood that EM finds from the fit to the sketch, or the given one.
+
+    The fit to the sketch may lie in the basin of a better maximum of the likelihood.
+    """
+    space = problem.objective(threads).space
+    means, shapes = space.to_data_units(fit.theta)
+    if problem.has_matrices:
+        shapes = space.matrices(fit.theta)
+    near = fit_mixture(
+        np.asarray(calibrated.rows, dtype=np.float64),
+        calibrated.weights,
+        problem.required_size,
+        starts=[(fit.weights / fit.weights.sum(), means, shapes)],
+        n_starts=0,
+        covariance_type=fitted.covariance_type,
+        rounding=fitted.rounding,
+    )
+    return near if near.score > fitted.score else fitted
 
 
 def _fit_rows(
@@ -197,7 +234,7 @@ def _fit_rows(
         return fit(rows, calibrated.weights, k, starts=given)
     some = sample.resized(n_first)
     first = fit(some.rows, some.weights, k, starts=given)
-    starts = [(first.weights, first.means, _shapes(first)), *given]
+    starts = [_mixture_of(first), *given]
     rounding = first.rounding
     return fit(rows, calibrated.weights, k, starts=starts, n_starts=0, rounding=rounding)
 
@@ -298,18 +335,18 @@ def _fit_to_sketch(
     n_evaluations = objective.n_evaluations
     max_effort = _MAX_COMPLETE if complete else _MAX_SEARCH
     if fit.cost > _NEAR * objective.unit and effort <= max_effort:
-        algorithm = cl_ompr if k <= _MAX_GREEDY else hierarchical_splitting
+        algorithm = search_of_size(k)
         other = search_atoms(problem, rng, report, threads, algorithm=algorithm, from_pilot=False)
         n_evaluations += other.n_evaluations
         fit = min(fit, other, key=lambda each: each.cost)
     return replace(fit, n_evaluations=n_evaluations)
 
 
-def _shapes(found: FittedMixture) -> Array:
-    """Variances (K, n_features), or covariance matrices of the types that have them."""
-    family = covariances_of(found.covariance_type)
-    of = family.matrices if uses_matrices(found.covariance_type) else family.variances
-    return of(found.covariances, *found.means.shape)
+def _mixture_of(fitted: FittedMixture) -> tuple[Array, Array, Array]:
+    """Weights, means and variances, or covariance matrices of the types that have them."""
+    family = covariances_of(fitted.covariance_type)
+    of = family.matrices if uses_matrices(fitted.covariance_type) else family.variances
+    return fitted.weights, fitted.means, of(fitted.covariances, *fitted.means.shape)
 
 
 def conclude(
@@ -467,73 +504,3 @@ def _likeliest_on(problem: Problem, best: Candidates) -> str:
     same = pilot_mixture(problem.sketch) is not None
     calibrated = "" if same else ", calibrated to the sketch"
     return f"{LIKELIEST}the pilot rows of the feature map{calibrated}"
-
-
-def fit_points(
-    problem: Problem, rng: np.random.Generator, report: Report, threads: Threads
-) -> Solution:
-    """Centroids of the calibrated rows; a row of the table for ``model="dirac"``.
-
-    Without rows, centroids of the pilot rows.
-    """
-    if problem.sketch.sample is None:
-        return _points_of_pilot(problem, report, threads)
-    calibrated = calibrate(problem.sketch)
-    seed = int(rng.integers(2**31))
-    pilot = pilot_start(problem.sketch, problem.required_size, seed)
-    found = fit_centroids(
-        calibrated.rows, calibrated.weights, problem.required_size,
-        starts=[] if pilot is None else [pilot.means], seed=seed,
-    )  # fmt: skip
-    spherical = problem.sketch.feature_map.normalize
-    if spherical:
-        rows = np.asarray(calibrated.rows, dtype=np.float64)
-        found = spherical_kmeans(rows, weights=calibrated.weights, starts=[found.centers])
-    kind = "spherical " if spherical else ""
-    message = f"{kind}k-means on the calibrated rows"
-    return _points(problem, found, message, report, threads)
-
-
-def _points_of_pilot(problem: Problem, report: Report, threads: Threads) -> Solution:
-    """Centroids of the pilot rows, which are better than from a density fitted to the sketch."""
-    clusters = pilot_clusters(problem.sketch, problem.required_size)
-    assert clusters is not None  # the arguments were checked
-    message = "k-means on the pilot rows of the feature map"
-    return _points(problem, clusters, message, report, threads)
-
-
-def _points(
-    problem: Problem, clusters: Clusters, message: str, report: Report, threads: Threads
-) -> Solution:
-    """Solution with the centers of clusters, the heaviest first."""
-    objective = problem.objective(threads)
-    order = np.argsort(-clusters.weights, kind="stable")
-    weights, means = clusters.weights[order], clusters.centers[order]
-    cost = objective.cost(weights, objective.space.from_data_units(means, np.zeros_like(means)))
-    report(cost)
-    return Solution(
-        weights=weights,
-        means=means,
-        variances=None,
-        cost=cost,
-        noise_level=objective.noise_level,
-        converged=True,
-        message=message,
-        n_evaluations=objective.n_evaluations,
-        score=-clusters.inertia,
-    )
-
-
-def conclude_points(
-    problem: Problem, results: list[Solution], threads: Threads, report: Report
-) -> Solution:
-    """Centroids of the replicate with the smallest mean squared error.
-
-    Parameters
-    ----------
-    problem, threads, report
-        Arguments of the ``conclude`` function of every method, unused here.
-    results
-        Solutions of all replicates.
-    """
-    return max(results, key=lambda each: each.score or -np.inf)

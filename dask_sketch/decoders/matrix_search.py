@@ -25,21 +25,20 @@ from dask_sketch.decoders.factor_descent import (
     descend_factors,
     descend_from_diagonal,
 )
-from dask_sketch.decoders.greedy import cl_ompr, hierarchical_splitting
+from dask_sketch.decoders.greedy import Algorithm, hierarchical_splitting, search_of_size
 from dask_sketch.decoders.matrix_descent import descend_matrices, step_work
 from dask_sketch.decoders.misfit import is_suspect
 from dask_sketch.decoders.noise_covariance import is_explained
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.problem import Problem, Report, Solution, require_weight
 from dask_sketch.decoders.rare_components import keep_rare_components
-from dask_sketch.decoders.search import Algorithm, search_atoms
+from dask_sketch.decoders.search import search_atoms
 from dask_sketch.decoders.starts import Start, find_atom, pilot_mixture, pilot_start
 from dask_sketch.models.covariances import COVARIANCES, Components
 from dask_sketch.models.relocation import agglomerate
 from dask_sketch.validation.threads import Threads
 
 _FULL = COVARIANCES["full"]
-_MAX_GREEDY = 20  # components beyond which "splitting" searches, whose time grows less
 _FINER = 3  # components of a diagonal mixture for each component, before they are merged
 _SHORT, _SHORT_FACTORS = 30, 150  # steps of a descent whose end decides about a move
 _MAX_MOVES, _MAX_FAILED = 12, 3  # moves of components, in all and in a row without gain
@@ -47,7 +46,6 @@ _MAX_MOVES, _MAX_FAILED = 12, 3  # moves of components, in all and in a row with
 # before the move.
 _NEAR, _LARGE = 1.1, 0.7
 _TRIALS = 4  # reduced mixtures of a move from which there is a descent
-_REFINED_FLOOR = 0.1  # fraction of the floor down to which refinement may lower eigenvalues
 # Parameters beyond which the refinement is in one round, in float32: correlations need the digits
 # more than variances do. At K = 20, d = 6 and m = 2795 the fit lost .0026 nats in float32, .0020 in
 # float64, and took 5 CPU seconds more.
@@ -142,8 +140,8 @@ def _search_factors(
 
 
 def _algorithm(problem: Problem, n_components: int) -> Algorithm:
-    greedy = problem.method != "splitting" and n_components <= _MAX_GREEDY
-    return cl_ompr if greedy else hierarchical_splitting
+    splits = problem.method == "splitting"
+    return hierarchical_splitting if splits else search_of_size(n_components)
 
 
 def fit_matrices(problem: Problem, start: Start, report: Report, threads: Threads) -> Fit:
@@ -303,7 +301,7 @@ def _merged(objective: Objective, weights: Array, theta: Array, k: int) -> tuple
 def _refined(problem: Problem, fit: Fit, report: Report, threads: Threads) -> RefinedFit:
     """Fit weighted by the noise of the sketch, with its overidentification statistic."""
     n_parameters = len(fit.theta) * problem.count_parameters()
-    released = problem.objective(threads, _REFINED_FLOOR * problem.variance_floor)
+    released = problem.released_objective(threads)
     is_factors = isinstance(released, FactorObjective)
     return refine_efficiently(
         released,

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from dask_sketch.decoders import (
+    centroids_of_rows,
     density_clustering,
     direction_search,
     likelihood,
@@ -23,6 +24,7 @@ from dask_sketch.decoders import (
 )
 from dask_sketch.decoders.greedy import (
     IHT_ITERATIONS,
+    Algorithm,
     cl_omp,
     cl_ompr,
     hard_thresholding,
@@ -32,7 +34,6 @@ from dask_sketch.decoders.greedy import (
 from dask_sketch.decoders.names import ATOMS
 from dask_sketch.decoders.problem import Problem, Report, Solution, lowest_cost
 from dask_sketch.decoders.search import (
-    Algorithm,
     conclude_search,
     count_reports,
     search_atoms,
@@ -113,8 +114,8 @@ TABLE = (
     Method(
         "likelihood",
         ("dirac",),
-        likelihood.fit_points,
-        likelihood.conclude_points,
+        centroids_of_rows.fit_replicate,
+        centroids_of_rows.conclude,
         lambda problem: 1,
     ),
     Method(

@@ -1,4 +1,4 @@
-"""Compare a decoded model with a simple rival, and warn of a model that the rival beats."""
+"""Compare a decoded mixture with a simple rival, and warn of a mixture that the rival beats."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import numpy as np
 
 from dask_sketch.decoders.atoms import Array
 from dask_sketch.decoders.expected_loss import expected_loss
-from dask_sketch.decoders.few_pilot_rows import warn_of_few_clustered, warn_of_few_pilot_rows
+from dask_sketch.decoders.few_pilot_rows import warn_of_few_pilot_rows
 from dask_sketch.decoders.starts import (
     nearby_mixture,
-    pilot_clusters,
     pilot_mixture,
     squared_distance,
 )
@@ -22,15 +21,12 @@ from dask_sketch.decoders.unusual_rows import (
     warn_of_combinations,
     warn_of_dependence,
     warn_of_few_values,
-    warn_of_missing_rows,
     warn_of_narrow_components,
-    warn_of_outliers,
     warn_of_range,
     warn_of_shared_values,
     warn_of_single_rows,
 )
 from dask_sketch.features.pilot import PilotMixture
-from dask_sketch.models.clusters import kmeans
 from dask_sketch.models.covariances import floored
 from dask_sketch.models.density import RowDensity
 from dask_sketch.models.gaussian_mixture import GaussianMixture
@@ -40,7 +36,6 @@ from dask_sketch.validation.tables import feature_title
 from dask_sketch.validation.warn import warn_user
 
 WARNED_NATS = 0.1  # loss of log-likelihood that is warned of, in nats a sample
-WARNED_RATIO = 1.2  # ratio of mean squared errors that is warned of
 _EXPLAINED = 3.0  # noise levels up to which the cost may show that the model is true
 # A mixture may be less likely than the pilot's by _LIKELY times what the numbers of rows explain,
 # by _LOSSES times, if its cost is _SMALLER times smaller than the pilot's; beyond that,
@@ -59,7 +54,6 @@ _CONTRADICTED = 0.05  # part of a sketch by which it is of data unlike that of t
 # of which users are warned, in nats a sample.
 SUSPECT, WARNED_LOSS = 4.0, 1e-3
 _OUT_OF_RANGE = 10.0  # standard deviations of a component beyond which it has no rows
-_FARTHEST = 100.0  # the same, from which the frequencies of a map hardly locate clusters
 _FAR_OUT = 30.0  # the same for components of data that the pilot rows are from
 # Distance of the mean of a mixture from that of the data in its standard deviations, and logarithm
 # of the ratio of their variances, from which users are warned; and so many deviations by chance
@@ -73,7 +67,6 @@ _WITHOUT_PILOT = (
     "with several scales: FeatureMap.from_scales(n_features, n_frequencies, smallest, largest)."
 )
 _POINTS = 10_000  # rows that a comparison uses at most
-_ROUNDED = 1e-12  # mean squared error that is rounding, in the variance of the rows
 _WIDE = 1e13  # ratio of variances beyond which rounding may make a matrix singular
 
 
@@ -143,8 +136,7 @@ def is_explained(
     by_chance = max(pilot.sampling_loss, half / pilot.n_rows) + half / sketch.effective_count
     if loss <= _LIKELY * by_chance:
         return True
-    shapes = mixture[2]
-    variances = np.diagonal(shapes, axis1=1, axis2=2) if shapes.ndim == 3 else shapes
+    variances = _diagonals(mixture[2])
     narrow = (rival.variances < _UNRESOLVED * variances.min(axis=0)).any(axis=1)
     if rival.weights[narrow].sum() > _UNRESOLVED_WEIGHT:
         return False
@@ -156,7 +148,7 @@ def warn_of_misfit(
     sketch: Sketch,
     weights: Array,
     means: Array,
-    variances: Array | None,
+    variances: Array,
     cost: float,
     noise_level: float,
     non_default_arguments: Collection[str] = (),
@@ -165,7 +157,7 @@ def warn_of_misfit(
     regularized: bool = False,
     restricted: str | None = None,
 ) -> None:
-    """Warn if a simpler model is better for the random rows, or for the pilot rows.
+    """Warn if a simpler mixture is better for the random rows, or for the pilot rows.
 
     Without a sample, rows are simulated from the mixture of the pilot, and no comparison is made
     where noise explains the cost, or the sketch is of other data than the pilot.
@@ -175,10 +167,10 @@ def warn_of_misfit(
     sketch
         Sketch that was decoded.
     weights, means, variances
-        Components; covariance matrices (K, n_features, n_features) may take the place of
-        variances, and None for centroids.
+        Components: weights (K,), means (K, n_features) and variances (K, n_features), or
+        covariance matrices (K, n_features, n_features).
     cost, noise_level
-        Cost of the model, and noise level of the sketch.
+        Cost of the mixture, and noise level of the sketch.
     non_default_arguments
         Names of the arguments of :func:`dask_sketch.decode` that keep it from a comparison with
         maximum likelihood; ``"n_components"`` where it was not given.
@@ -192,69 +184,59 @@ def warn_of_misfit(
     """
     if sketch.privacy is not None:
         return
-    pilot = None if regularized else pilot_mixture(sketch)
-    alone = sketch.sample is None
     warn_of_few_values(sketch, len(weights))
-    if alone and variances is None:
-        record, clusters = sketch.feature_map.pilot, pilot_clusters(sketch, len(weights))
-        is_pilot = clusters is not None and np.isin(means, clusters.centers).all()
-        if record is not None and is_pilot and record.n_rows >= sketch.count:
-            return  # they are the centroids of all rows
-        if record is not None and is_pilot:
-            warned = warn_of_few_clustered(sketch, len(weights), record.n_rows)
-            if not (warned or warn_of_outliers(sketch, means)):
-                warn_of_unlike_rows(sketch, None)
-            return
-        warned = warn_of_outliers(sketch, means)
-        if not warned and record is not None and (known := record.mixture) is not None:
-            remedy = (
-                "Centroids so far out are uncertain: sketch with sample=True where rows may be "
-                "kept, or design with a larger n_pilot."
-            )
-            warn_of_range(sketch, known.weights, known.means, known.variances, _FARTHEST, remedy)
-    if alone and pilot is not None and variances is not None:
-        remedy = "Remove or clip such rows, or sketch with sample=True where rows may be kept."
-        warn_of_range(sketch, weights, means, _diagonals(variances), _FAR_OUT, remedy)
-        if variances.ndim == 2:
-            warn_of_shared_values(sketch, pilot)
-        warn_of_unlike_rows(sketch, (weights, means, variances))
-    if variances is not None:
-        warn_of_single_rows(sketch, weights, means, variances)
-        warn_of_combinations(sketch, means, variances)
-        warn_of_narrow_components(sketch, weights, means, variances, WARNED_NATS)
-        warn_of_dependence(sketch, weights, variances)
-    n_compared = len(weights) if variances is not None or not sketch.holds_all_rows else 0
-    if _has_rows(sketch, n_compared) or pilot is not None:
-        rows, masses = _rows(sketch, n_compared, pilot)
-    else:
-        if pilot is None and variances is not None and not regularized:
-            warned = False
-            energy = float(np.vdot(sketch.z, sketch.z).real)
-            if not compared or (alone and cost > _CONTRADICTED * energy):
-                remedy = _remedy(sketch, len(weights), non_default_arguments)
-                warned = _warn_of_cost(sketch, cost, noise_level, remedy)
-            elif cost > _EXPLAINED * noise_level:
-                warn_of_few_pilot_rows(sketch)
-            mixture = weights, means, _diagonals(variances)
-            remedy = _map_remedy(sketch)
-            warned |= warn_of_range(sketch, *mixture, _OUT_OF_RANGE, remedy)
-            if not (warned or compared or _CONSTRAINING.intersection(non_default_arguments)):
-                warned = _warn_of_moments(sketch, *mixture, remedy)
-            if alone and not warned:
-                warn_of_unlike_rows(sketch, (weights, means, variances))
-        return
-    if variances is None:
-        remedy = _remedy(sketch, len(weights), non_default_arguments, "centroids")
-        error = _warn_of_centroids(means, rows, masses, remedy)
-        if not sketch.feature_map.normalize:
-            warn_of_missing_rows(sketch, means, error)
-    else:
-        remedy = _remedy(sketch, len(weights), non_default_arguments, has_pilot=pilot is not None)
-        found = _compared((weights, means, variances), pilot, rows, masses)
-        if found is not None:
-            _warn_of_mixture(
-                sketch, (weights, means, variances), found, cost, noise_level, remedy, restricted
-            )
+    mixture, k = (weights, means, variances), len(weights)
+    pilot = None if regularized else pilot_mixture(sketch)
+    if sketch.sample is None and pilot is not None:
+        _warn_of_rows_beside_pilot(sketch, mixture, pilot)
+    warn_of_single_rows(sketch, *mixture)
+    warn_of_combinations(sketch, means, variances)
+    warn_of_narrow_components(sketch, *mixture, WARNED_NATS)
+    warn_of_dependence(sketch, weights, variances)
+    if pilot is not None or has_rows(sketch, k):
+        remedy = remedy_of(sketch, k, non_default_arguments, has_pilot=pilot is not None)
+        rival = _compared(mixture, pilot, *rows_to_compare(sketch, k, pilot))
+        if rival is not None:
+            _warn_of_mixture(sketch, mixture, rival, cost, noise_level, remedy, restricted)
+    elif not regularized:
+        _warn_without_rival(sketch, mixture, cost, noise_level, non_default_arguments, compared)
+
+
+def _warn_of_rows_beside_pilot(
+    sketch: Sketch, mixture: tuple[Array, Array, Array], pilot: PilotMixture
+) -> None:
+    """Warn of rows of a sketch without a sample that neither its mixture nor the pilot has."""
+    weights, means, variances = mixture
+    remedy = "Remove or clip such rows, or sketch with sample=True where rows may be kept."
+    warn_of_range(sketch, weights, means, _diagonals(variances), _FAR_OUT, remedy)
+    if variances.ndim == 2:
+        warn_of_shared_values(sketch, pilot)
+    warn_of_unlike_rows(sketch, mixture)
+
+
+def _warn_without_rival(
+    sketch: Sketch,
+    mixture: tuple[Array, Array, Array],
+    cost: float,
+    noise_level: float,
+    non_default_arguments: Collection[str],
+    compared: bool,
+) -> None:
+    """Warn of a poor mixture by its cost, range and moments, where there is no rival for it."""
+    weights, means, variances = mixture
+    alone, warned = sketch.sample is None, False
+    energy = float(np.vdot(sketch.z, sketch.z).real)
+    if not compared or (alone and cost > _CONTRADICTED * energy):
+        remedy = remedy_of(sketch, len(weights), non_default_arguments)
+        warned = _warn_of_cost(sketch, cost, noise_level, remedy)
+    elif cost > _EXPLAINED * noise_level:
+        warn_of_few_pilot_rows(sketch)
+    diagonal, remedy = (weights, means, _diagonals(variances)), _map_remedy(sketch)
+    warned |= warn_of_range(sketch, *diagonal, _OUT_OF_RANGE, remedy)
+    if not (warned or compared or _CONSTRAINING.intersection(non_default_arguments)):
+        warned = _warn_of_moments(sketch, *diagonal, remedy)
+    if alone and not warned:
+        warn_of_unlike_rows(sketch, mixture)
 
 
 def is_suspect(sketch: Sketch, test: tuple[float, float, float] | None) -> bool:
@@ -296,8 +278,7 @@ def warn_of_overidentification(
             f"the data's distribution leaves {freedom:,.0f} ± {deviation:,.0f}: it is about "
             f"{loss:.2g} nats a sample from the distribution, because the search stopped at a poor "
             "minimum or the data is not such a mixture. Decode with replicates=5 or another number "
-            "of "
-            "components, or sketch with sample=True where rows may be kept.",
+            "of components, or sketch with sample=True where rows may be kept.",
         )
 
 
@@ -318,7 +299,7 @@ def warn_of_narrow_features(sketch: Sketch, weights: Array, means: Array, matric
     pilot_fit = pilot_mixture(sketch)
     if pilot_fit is None or sketch.privacy is not None or len(pilot_fit.weights) > len(weights):
         return
-    rows, masses = _rows(sketch, len(weights), pilot_fit)
+    rows, masses = rows_to_compare(sketch, len(weights), pilot_fit)
     variances = _diagonals(matrices)
     bound = np.minimum(_UNRESOLVED * variances.min(axis=0), _SHARED * rows.var(axis=0))
     narrow = pilot_fit.variances < bound
@@ -362,24 +343,42 @@ def loss_to_rival(
         neither, or the sketch is of other data than the pilot.
     """
     pilot = pilot_mixture(sketch)
-    if variances.ndim == 3 and not _has_rows(sketch, len(weights)):
+    if variances.ndim == 3 and not has_rows(sketch, len(weights)):
         return None  # rows simulated from the pilot have no correlations
-    if sketch.privacy is not None or (pilot is None and not _has_rows(sketch, len(weights))):
+    if sketch.privacy is not None or (pilot is None and not has_rows(sketch, len(weights))):
         return None
-    return _compared((weights, means, variances), pilot, *_rows(sketch, len(weights), pilot))
+    rows, masses = rows_to_compare(sketch, len(weights), pilot)
+    return _compared((weights, means, variances), pilot, rows, masses)
 
 
-def _has_rows(sketch: Sketch, n_components: int) -> bool:
+def has_rows(sketch: Sketch, n_components: int) -> bool:
     """Whether rows are compared: enough of them, or all that there are."""
-    found = sketch.sample
-    return found is not None and (len(found) >= 10 * n_components or sketch.holds_all_rows)
+    sample = sketch.sample
+    return sample is not None and (len(sample) >= 10 * n_components or sketch.holds_all_rows)
 
 
-def _rows(sketch: Sketch, n_components: int, pilot: PilotMixture | None) -> tuple[Array, Array]:
-    """Rows of the sample, or simulated from the pilot, with weights that sum to one."""
-    found = sketch.sample
-    if found is not None and _has_rows(sketch, n_components):
-        rows, masses = found.rows.astype(np.float64), found.weights
+def rows_to_compare(
+    sketch: Sketch, n_components: int, pilot: PilotMixture | None
+) -> tuple[Array, Array]:
+    """Rows by which models are compared: of the sample, or simulated from the pilot.
+
+    Parameters
+    ----------
+    sketch
+        Sketch that was decoded.
+    n_components
+        Number of components that the rows of a sample must suffice for.
+    pilot
+        Mixture of the pilot rows, which is needed if they do not suffice.
+
+    Returns
+    -------
+    rows, masses
+        Rows, shape (n, n_features), and their weights, shape (n,), which sum to one.
+    """
+    sample = sketch.sample
+    if sample is not None and has_rows(sketch, n_components):
+        rows, masses = sample.rows.astype(np.float64), sample.weights
         if len(rows) > _POINTS:  # by ascending keys, which are random
             rows, masses = rows[:_POINTS], masses[:_POINTS] / masses[:_POINTS].sum()
         return rows, masses
@@ -476,7 +475,7 @@ def _warn_of_mixture(
 ) -> None:
     """Warn of a mixture that is less likely than a rival, by the loss and the name of the rival."""
     loss, name = rival
-    rows = sketch.sample if _has_rows(sketch, len(mixture[0])) else None
+    rows = sketch.sample if has_rows(sketch, len(mixture[0])) else None
     if rows is None and is_explained(sketch, mixture, cost, noise_level, loss):
         _warn_of_noise(sketch, mixture)
         return
@@ -514,35 +513,12 @@ def _warn_of_noise(sketch: Sketch, mixture: tuple[Array, Array, Array]) -> None:
         )
 
 
-def _warn_of_centroids(centers: Array, rows: Array, masses: Array, remedy: str) -> float:
-    """Mean squared error, with a warning of one that is far above that of k-means."""
-    rival = kmeans(rows, len(centers), weights=masses, n_starts=1)
-    squares = _squared_distances(rows, centers)
-    error = float(masses @ squares)
-    # rows of no more values than centroids have none but that of rounding
-    spread = float(masses @ _squared_distances(rows, masses @ rows[None]))
-    smallest = max(rival.inertia, _ROUNDED * spread)
-    if error > WARNED_RATIO * smallest:
-        warn_user(
-            f"the mean squared error of the centroids is {error / smallest:.3g} times that of "
-            f"k-means on {len(rows):,} rows. {remedy}"
-        )
-    return error
-
-
-def _squared_distances(rows: Array, centers: Array) -> Array:
-    best = np.full(len(rows), np.inf)
-    for center in centers:
-        np.minimum(best, ((rows - center) ** 2).sum(axis=1), out=best)
-    return best
-
-
 def _map_remedy(sketch: Sketch) -> str:
     """Advice on the feature map of a sketch about which its pilot says nothing."""
     return _WITHOUT_PILOT if sketch.feature_map.pilot is None else _OF_OTHER_DATA
 
 
-def _remedy(
+def remedy_of(
     sketch: Sketch,
     n_components: int,
     non_default_arguments: Collection[str],
@@ -550,7 +526,21 @@ def _remedy(
     *,
     has_pilot: bool = False,
 ) -> str:
-    """Advice for a model that a rival beats: first the defaults of :func:`dask_sketch.decode`."""
+    """Advice for a model that a rival beats: first the defaults of :func:`dask_sketch.decode`.
+
+    Parameters
+    ----------
+    sketch
+        Sketch that was decoded.
+    n_components
+        Number of components or centroids.
+    non_default_arguments
+        Names of the arguments that keep :func:`dask_sketch.decode` from the comparison.
+    result
+        ``"mixture"`` or ``"centroids"``.
+    has_pilot
+        Whether the feature map has pilot rows of the same data.
+    """
     steps = []
     if sketch.sample is not None or has_pilot:
         if "n_components" in non_default_arguments:

@@ -18,6 +18,8 @@ from dask_sketch.validation.choices import rank_of, uses_matrices
 from dask_sketch.validation.threads import Threads
 
 Report = Callable[[float], None]  # called with the cost after each iteration
+# Fraction of the variance floor down to which efficient refinement may lower variances.
+_REFINED_FLOOR = 0.1
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,16 @@ class Problem:
             covariance=self.covariance,
             threads=threads,
         )
+
+    def released_objective(self, threads: Threads) -> Objective:
+        """Objective with a lower variance floor, for efficient refinement.
+
+        Parameters
+        ----------
+        threads
+            Threads that work on blocks of frequencies.
+        """
+        return self.objective(threads, _REFINED_FLOOR * self.variance_floor)
 
 
 @dataclass(frozen=True, kw_only=True)

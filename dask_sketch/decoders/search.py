@@ -9,7 +9,6 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +25,7 @@ from dask_sketch.decoders.descent import (
     n_coarse_frequencies,
 )
 from dask_sketch.decoders.efficient import RefinedFit, refine_efficiently
-from dask_sketch.decoders.greedy import cl_ompr, iterate, n_resolvable
+from dask_sketch.decoders.greedy import Algorithm, cl_ompr, iterate, n_resolvable
 from dask_sketch.decoders.misfit import is_suspect
 from dask_sketch.decoders.noise_covariance import is_explained
 from dask_sketch.decoders.objective import Objective
@@ -39,14 +38,11 @@ from dask_sketch.errors import DecodeError
 from dask_sketch.validation.threads import Threads
 from dask_sketch.validation.warn import warn_user
 
-# Fraction of the variance floor down to which efficient refinement may lower variances.
-_REFINED_FLOOR = 0.1
 # Fraction of the variance of the data, or of that many times the variance of expected components,
 # below which a component has almost no width
 _THIN, _WIDE = 1e-5, 100.0
 # CPU seconds for each parameter and frequency of a search, and for each product of a refinement.
 _SEARCH_SECONDS, _REFINE_SECONDS = 2e-6, 1.2e-10
-Algorithm = Callable[[Objective, Any, np.random.Generator, Report], Fit]
 _GROWN = 1.2  # growth of the sketch since the last search that may reveal other components
 _WORSE = 1.1  # growth of the excess cost of the model beyond which it fits worse
 _NEAR = 3.0  # cost in noise levels, above which components are far from the sketch
@@ -233,7 +229,7 @@ def conclude_search(
             fractions = fit.weights / fit.weights.sum()
             warn_of_small_components(problem.sketch, fractions, problem.count_parameters())
     elif problem.refine is not None:
-        released = problem.objective(threads, _REFINED_FLOOR * problem.variance_floor)
+        released = problem.released_objective(threads)
         refined = refine_efficiently(released, fit, report)
         fit = refined.fit
     errors = None if refined is None else refined.standard_errors
@@ -290,7 +286,7 @@ def _refined_by_scales(
     """
     objective, first = problem.objective(threads), fit
     asked = problem.refine is not None
-    released = problem.objective(threads, _REFINED_FLOOR * problem.variance_floor)
+    released = problem.released_objective(threads)
     free = problem.variance_floor == VARIANCE_FLOOR  # else the user has set it
     fits: list[tuple[Fit, RefinedFit]] = []
     for number in range(_STARTS):

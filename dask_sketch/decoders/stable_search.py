@@ -13,7 +13,7 @@ import numpy as np
 
 from dask_sketch.decoders.atoms import Array
 from dask_sketch.decoders.descent import Fit
-from dask_sketch.decoders.greedy import cl_ompr, hierarchical_splitting
+from dask_sketch.decoders.greedy import search_of_size
 from dask_sketch.decoders.misfit import is_suspect
 from dask_sketch.decoders.problem import Problem, Report, Solution
 from dask_sketch.decoders.search import search_atoms
@@ -38,7 +38,6 @@ from dask_sketch.validation.warn import warn_user
 
 _ALPHAS = (1.9, 1.4, 0.9)  # of the starts
 _TRIMMED = 0.02  # fraction of the rows left out on each side of each feature
-_MAX_GREEDY = 20  # components beyond which "splitting" searches, whose time grows less
 _MIN_ROWS = 20  # of the sample for each component, so that they are a start
 _MIN_LOG_SCALE, _MAX_LOG_SCALE = -300.0, 300.0
 _LARGE_ALPHA, _LARGE_SCALE = 0.1, 0.25  # standard errors that are warned of
@@ -146,8 +145,7 @@ def _gaussians(
     """Weights, means and variances of Gaussian mixtures to start from."""
     k, sketch = problem.required_size, problem.sketch
     gaussian = replace(problem, model="gaussian", method="cl-ompr")
-    algorithm = cl_ompr if k <= _MAX_GREEDY else hierarchical_splitting
-    fit = search_atoms(gaussian, rng, report, threads, algorithm=algorithm)
+    fit = search_atoms(gaussian, rng, report, threads, algorithm=search_of_size(k))
     mixtures = []
     if fit.weights.sum() > 0.0 and len(fit.weights) == k:
         means, variances = gaussian.objective(threads).space.to_data_units(fit.theta)

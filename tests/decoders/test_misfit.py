@@ -150,25 +150,6 @@ def test_a_good_fit_has_no_warning():
         assert caught(lambda given=given: decode(given, 3, "cl-ompr"))[1] == []
 
 
-def test_bad_centroids_are_named_with_the_ratio():
-    x = skewed()
-    found = sketch(x, design(x, n_components=3, task="clustering"))
-    bad = np.tile(x.mean(axis=0), (3, 1))
-    _, messages = caught(lambda: warn_of_misfit(found, np.ones(3) / 3, bad, None, 1.0, 1e-6))
-    assert len(messages) == 1
-    assert "times that of k-means" in messages[0]
-
-
-def test_outliers_are_named_where_no_row_is_kept():
-    x = np.random.default_rng(0).normal(size=(20_000, 2))
-    feature_map = design(x, n_components=2, task="clustering")
-    x[7] = 1e4
-    for sample, n_messages in ((1000, 0), (False, 1)):
-        found = sketch(x, feature_map, sample=sample)
-        _, messages = caught(lambda found=found: decode(found, 2, model="dirac"))
-        assert sum("standard deviations" in text for text in messages) == n_messages
-
-
 @pytest.mark.slow
 def test_other_data_than_that_of_the_pilot_is_not_compared():
     x = skewed()
