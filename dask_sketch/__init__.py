@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from dask_sketch.validation.registry import (
@@ -72,9 +73,8 @@ _HOME = {
     "SketchKMedians": "estimators.sketch_estimators",
     "SketchPCA": "estimators.decomposition",
     "apply": "graph",
-    "select_model": "diagnostics",
-    "create_ledger": "jobs.ledger",
     "calibrate": "decoders.calibrated_sample",
+    "create_ledger": "jobs.ledger",
     "decode": "decoders.decode",
     "design": "graph",
     "diagnose": "diagnostics",
@@ -88,6 +88,7 @@ _HOME = {
     "polish": "graph",
     "privatise": "sketching.privatise",
     "second_moments": "graph.moments",
+    "select_model": "diagnostics",
     "sketch": "graph",
 }
 __all__ = [
@@ -127,22 +128,21 @@ __all__ = [
 ]
 
 
-# models pass lazy input on, and know nothing about Dask
-register_lazy_methods(lambda: importlib.import_module("dask_sketch.graph.apply").apply)
-# `Sketch.from_bytes` is a method of what the reader makes
-register_unpacker(lambda: importlib.import_module("dask_sketch.sketching.open").sketch_from_bytes)
-# `open` reads estimators, which are above it
-for _schema in ("dask-sketch/distribution-regressor", "dask-sketch/distribution-classifier"):
-    register_reader(
-        _schema,
-        1,
-        lambda: importlib.import_module("dask_sketch.distributions.open").read_estimator,
-    )
-register_reader(
-    "dask-sketch/quantized-phases",
-    1,
-    lambda: importlib.import_module("dask_sketch.sketching.quantized_phases").read_phases,
-)
+def _imported_later(module: str, name: str) -> Callable[[], Any]:
+    """Function that imports a module of the package when called, and returns its attribute."""
+    return lambda: getattr(importlib.import_module(f"dask_sketch.{module}"), name)
+
+
+# Methods of models pass lazy input on, `Sketch.from_bytes` unpacks, and `open` reads artifacts, by
+# functions of modules that these may not import.
+register_lazy_methods(_imported_later("graph.apply", "apply"))
+register_unpacker(_imported_later("sketching.open", "sketch_from_bytes"))
+for _schema, _module, _reader in (
+    ("dask-sketch/distribution-classifier", "distributions.open", "read_estimator"),
+    ("dask-sketch/distribution-regressor", "distributions.open", "read_estimator"),
+    ("dask-sketch/quantized-phases", "sketching.quantized_phases", "read_phases"),
+):
+    register_reader(_schema, 1, _imported_later(_module, _reader))
 
 
 def __getattr__(name: str) -> Any:

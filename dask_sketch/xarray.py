@@ -124,7 +124,7 @@ class SketchAccessor:
             :func:`dask_sketch.sketch`.
         """
         given: dict[str, Any] = {"columns": columns, "feature_dim": feature_dim}
-        opening = {name: value for name, value in given.items() if value is not None}
+        input_arguments = {name: value for name, value in given.items() if value is not None}
         sized = n_components is not None or n_frequencies is not None
         if (feature_map is None) != sized:
             raise InputError(
@@ -135,9 +135,9 @@ class SketchAccessor:
         if feature_map is None:
             feature_map = design(
                 self._x, n_frequencies=n_frequencies, n_components=n_components, seed=seed,
-                weights=weights, groups=groups, **opening,
+                weights=weights, groups=groups, **input_arguments,
             )  # fmt: skip
-        return sketch(self._x, feature_map, weights, groups=groups, **opening, **options)
+        return sketch(self._x, feature_map, weights, groups=groups, **input_arguments, **options)
 
     def design(
         self, *, n_frequencies: int | None = None, n_components: int | None = None, **options: Any
@@ -205,7 +205,7 @@ class SketchAccessor:
         True
         """
         given: dict[str, Any] = {"columns": columns, "feature_dim": feature_dim}
-        opening = {name: value for name, value in given.items() if value is not None}
+        input_arguments = {name: value for name, value in given.items() if value is not None}
         if feature_map is not None and n_frequencies is not None:
             raise InputError(
                 f"n_frequencies={n_frequencies} with a feature map, which has its own: give one."
@@ -213,9 +213,9 @@ class SketchAccessor:
         if feature_map is None:
             feature_map = design(
                 self._joined(other, by), n_frequencies=n_frequencies or _FREQUENCIES,
-                task="comparison", groups=by, seed=seed, **opening,
+                task="comparison", groups=by, seed=seed, **input_arguments,
             )  # fmt: skip
-        groups = [sketch(x, feature_map, groups=by, **opening) for x in (self._x, other)]
+        groups = [sketch(x, feature_map, groups=by, **input_arguments) for x in (self._x, other)]
         return compare(*compute_plain(*groups), seed=seed, **options)
 
     def _joined(self, other: xr.Dataset | xr.DataArray, by: str) -> Any:

@@ -276,7 +276,7 @@ def compare_columns(
     nan_policy: str,
     level: float | None,
     seed: int,
-    opening: dict[str, Any],
+    input_arguments: dict[str, Any],
 ) -> None:
     """Test whether two sets of columns of DATA are independent, in one pass.
 
@@ -289,15 +289,15 @@ def compare_columns(
     from dask_sketch.graph.sketch import sketch
     from dask_sketch.sources.open import open_samples
 
-    if opening["groups"] is None:
+    if input_arguments["groups"] is None:
         raise click.UsageError("give --by: the column or array with the unit of each row.")
     if map_path is not None and n_frequencies is not None:
         raise click.UsageError("--map contains the number of frequencies: leave -m out.")
     with run.cluster():
         if map_path is not None:
-            feature_map = _map_of_sketches(map_path, opening["storage_options"])
-            opening = with_columns_of(feature_map, opening, data)
-        samples = open_samples(run.path(data), **opening)
+            feature_map = _map_of_sketches(map_path, input_arguments["storage_options"])
+            input_arguments = with_columns_of(feature_map, input_arguments, data)
+        samples = open_samples(run.path(data), **input_arguments)
         if map_path is None:
             feature_map = design(
                 samples, n_frequencies=n_frequencies, task="comparison", nan_policy="omit",

@@ -63,7 +63,7 @@ def pca(
     like: str | None,
     nan_policy: str,
     seed: int,
-    opening: dict[str, Any],
+    input_arguments: dict[str, Any],
 ) -> None:
     """Find the principal components of DATA in one pass, and write them.
 
@@ -76,7 +76,7 @@ def pca(
     from dask_sketch.graph.design import design
     from dask_sketch.sketching.second_moments import SecondMoments
 
-    options = opening["storage_options"]
+    options = input_arguments["storage_options"]
     if moments is not None and Path(moments).absolute() == Path(output).absolute():
         raise InputError(
             f"moments={moments!r}: is the path of the components too; give another one.",
@@ -87,8 +87,8 @@ def pca(
     grid = None if like is None else _grid_of(like, options)
     with run.cluster():
         if grid is not None:
-            opening = with_columns_of(grid, opening, data)
-        source = open_any(run.path(data), **opening)
+            input_arguments = with_columns_of(grid, input_arguments, data)
+        source = open_any(run.path(data), **input_arguments)
         found: SecondMoments
         if isinstance(source, SecondMoments):
             for name, value in (("n_columns", n_columns), ("like", like), ("moments", moments)):

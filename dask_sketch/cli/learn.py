@@ -167,7 +167,7 @@ def predict(
     overwrite: bool,
     level: float | None,
     probabilities: bool,
-    opening: dict[str, Any],
+    input_arguments: dict[str, Any],
 ) -> None:
     """Predict with MODEL for DATA, and write a CSV file.
 
@@ -180,7 +180,7 @@ def predict(
     from dask_sketch.distributions import DistributionClassifier, DistributionRegressor
     from dask_sketch.models.principal_components import PrincipalComponents
 
-    options = opening["storage_options"]
+    options = input_arguments["storage_options"]
     refuse_existing_file(output, overwrite, options, model, data,
                          kind="a CSV file of predictions", marks=_HEADERS)  # fmt: skip
     fitted = open_any(model, storage_options=options)
@@ -193,14 +193,14 @@ def predict(
             f"probabilities: {model} has none; leave the option out.", parameter="probabilities"
         )
     if isinstance(fitted, (DistributionRegressor, DistributionClassifier)):
-        frames = iter([_of_groups(run, fitted, data, opening, level, probabilities)])
+        frames = iter([_of_groups(run, fitted, data, input_arguments, level, probabilities)])
     elif hasattr(fitted, "predict") or isinstance(fitted, PrincipalComponents):
-        if opening.pop("groups") is not None:
+        if input_arguments.pop("groups") is not None:
             raise InputError(
                 f"groups: {model} predicts for samples; leave it out.", parameter="groups"
             )
-        opening = with_columns_of(fitted, opening, data)
-        frames = _of_samples(run, fitted, data, opening, probabilities)
+        input_arguments = with_columns_of(fitted, input_arguments, data)
+        frames = _of_samples(run, fitted, data, input_arguments, probabilities)
     else:
         raise InputError(f"{model} is not a model of `learn`, `decode` or `pca`: its type is "
                          f"{type(fitted).__name__}.", parameter="model")  # fmt: skip
@@ -388,7 +388,7 @@ def _of_groups(
     run: Run,
     fitted: Any,
     data: str,
-    opening: dict[str, Any],
+    input_arguments: dict[str, Any],
     level: float | None,
     probabilities: bool,
 ) -> Any:
@@ -399,14 +399,16 @@ def _of_groups(
     from dask_sketch.sketching.open import open_group
 
     feature_map = fitted.features_.feature_map_
-    if opening["groups"] is None:
-        sketches = open_group(data, storage_options=for_url(data, opening["storage_options"]))
+    if input_arguments["groups"] is None:
+        sketches = open_group(
+            data, storage_options=for_url(data, input_arguments["storage_options"])
+        )
     elif feature_map is None:
         raise InputError(
             "groups: the model was fitted to an array, and not to sketches.", parameter="groups"
         )
     else:
-        chosen = with_columns_of(feature_map, opening, data)
+        chosen = with_columns_of(feature_map, input_arguments, data)
         with run.cluster():
             sketches = sketch(run.path(data), feature_map, **chosen).compute(progress=run.progress)
     columns = {sketches.dim: sketches.labels, "prediction": fitted.predict(sketches)}
@@ -419,7 +421,7 @@ def _of_groups(
 
 
 def _of_samples(
-    run: Run, fitted: Any, data: str, opening: dict[str, Any], probabilities: bool
+    run: Run, fitted: Any, data: str, input_arguments: dict[str, Any], probabilities: bool
 ) -> Iterator[Any]:
     """Predictions for samples, a table for each chunk."""
     import numpy as np
@@ -433,7 +435,7 @@ def _of_samples(
     if isinstance(fitted, PrincipalComponents):
         methods = ["transform"]
     with run.cluster():
-        applied = [apply(fitted, method, run.path(data), **opening) for method in methods]
+        applied = [apply(fitted, method, run.path(data), **input_arguments) for method in methods]
         found = [getattr(values, "data", values) for values in applied]  # without their labels
         axes = found[0].ndim - (methods == ["transform"])  # of the samples
         found = [x if axes == 1 else x.reshape((-1, *x.shape[axes:])) for x in found]

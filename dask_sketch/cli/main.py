@@ -133,7 +133,7 @@ def plan(
     nan_policy: str,
     memory_per_thread: str | None,
     calibrate: bool,
-    opening: dict[str, Any],
+    input_arguments: dict[str, Any],
 ) -> None:
     """Estimate the cost of sketching DATA: tasks, bytes, memory. Reads no data.
 
@@ -155,9 +155,9 @@ def plan(
     _require_size(map_path, n_components, n_frequencies, covariance_type, task)
     with run.cluster():
         if map_path is not None:
-            feature_map = open_map(map_path, opening["storage_options"])
-            opening = with_columns_of(feature_map, opening, data)
-        samples = open_samples(run.path(data), **opening)
+            feature_map = open_map(map_path, input_arguments["storage_options"])
+            input_arguments = with_columns_of(feature_map, input_arguments, data)
+        samples = open_samples(run.path(data), **input_arguments)
         if map_path is None:
             # the cost does not depend on the scale, so none is estimated
             d = samples.n_features
@@ -211,7 +211,7 @@ def design(
     n_frequencies: int | None,
     covariance_type: str | None,
     task: Task | None,
-    opening: dict[str, Any],
+    input_arguments: dict[str, Any],
     **choices: Any,
 ) -> None:
     """Design a feature map for DATA from a few of its chunks, and write it as JSON.
@@ -225,7 +225,7 @@ def design(
     from dask_sketch.sketching.second_moments import SecondMoments
 
     _require_size(None, n_components, n_frequencies, covariance_type, task)
-    options = opening["storage_options"]
+    options = input_arguments["storage_options"]
     if task == PCA:
         refuse_existing(output, overwrite, options)
     else:
@@ -240,7 +240,7 @@ def design(
             task=task or TASK,
             progress=run.progress,
             **choices,
-            **opening,
+            **input_arguments,
         )
     if isinstance(feature_map, MomentGrid):
         empty = SecondMoments.empty(feature_map)
@@ -290,7 +290,7 @@ def sketch(
     sample: int | None,
     device: str | None,
     seed: int,
-    opening: dict[str, Any],
+    input_arguments: dict[str, Any],
 ) -> None:
     """Read DATA once and write its sketch.
 
@@ -304,12 +304,12 @@ def sketch(
     from dask_sketch.sketching.moment_grid import MomentGrid
 
     _require_size(map_path, n_components, n_frequencies, covariance_type, task)
-    options = opening["storage_options"]
+    options = input_arguments["storage_options"]
     refuse_existing(output, overwrite, options)
     with run.cluster():
         if map_path is not None:
             feature_map = open_map(map_path, options)
-            opening = with_columns_of(feature_map, opening, data)
+            input_arguments = with_columns_of(feature_map, input_arguments, data)
         else:
             feature_map = make_map(
                 run.path(data),
@@ -319,17 +319,17 @@ def sketch(
                 task=task or TASK,
                 seed=seed,
                 nan_policy="available" if nan_policy == "available" else "omit",
-                **opening,
+                **input_arguments,
             )
-        if isinstance(feature_map, MomentGrid) and opening["groups"] is not None:
+        if isinstance(feature_map, MomentGrid) and input_arguments["groups"] is not None:
             raise InputError(
-                f"by={opening['groups']!r}: second moments of groups are not stored together. "
-                "Leave it out, or use a job with [groups].",
+                f"by={input_arguments['groups']!r}: second moments of groups are not stored "
+                "together. Leave it out, or use a job with [groups].",
                 parameter="groups",
             )
         lazy = make_sketch(
             run.path(data), feature_map, nan_policy=nan_policy, split_every=split_every,
-            device=device, sample=sample, **opening,
+            device=device, sample=sample, **input_arguments,
         )  # fmt: skip
         start = time.perf_counter()
         result = lazy.compute(progress=run.progress)
@@ -381,11 +381,11 @@ def merge(
 @click.argument("path")
 @input_options
 @run_options
-def info(run: Run, path: str, opening: dict[str, Any]) -> None:
+def info(run: Run, path: str, input_arguments: dict[str, Any]) -> None:
     """Describe the sketch, model, feature map or data at PATH."""
     from dask_sketch.cli.open import open_any
 
-    found = open_any(path, **opening)
+    found = open_any(path, **input_arguments)
     values = found.as_dict()
     run.answer(values, describe(values))
 

@@ -179,7 +179,7 @@ def polish(
     overwrite: bool,
     passes: int | None,
     until_converged: bool,
-    opening: dict[str, Any],
+    input_arguments: dict[str, Any],
     **choices: Any,
 ) -> None:
     """Improve MODEL with further passes over the rows of DATA.
@@ -194,10 +194,10 @@ def polish(
 
     if passes is not None and until_converged:
         raise click.UsageError("give --passes or --until-converged, not both.")
-    options = opening["storage_options"]
+    options = input_arguments["storage_options"]
     refuse_existing(output, overwrite, options)
     start: Any = open_model(model, storage_options=for_url(model, options))
-    opening = with_columns_of(start, opening, data)
+    input_arguments = with_columns_of(start, input_arguments, data)
     with run.cluster():
         polished = improve(
             start,
@@ -205,7 +205,7 @@ def polish(
             CONVERGED if until_converged else passes or 2,
             progress=run.progress,
             **choices,
-            **opening,
+            **input_arguments,
         )
     polished.to_zarr(output, overwrite=overwrite, storage_options=for_url(output, options))
     values = polished.as_dict()
@@ -218,7 +218,7 @@ def polish(
 @input_options
 @cluster_options
 @run_options
-def score(run: Run, data: str, model: str, opening: dict[str, Any]) -> None:
+def score(run: Run, data: str, model: str, input_arguments: dict[str, Any]) -> None:
     """Score the fit of MODEL on the rows of DATA.
 
     For a mixture, the mean log-likelihood of a row, in nats; higher is better. For centroids, the
@@ -234,16 +234,19 @@ def score(run: Run, data: str, model: str, opening: dict[str, Any]) -> None:
     from dask_sketch.models.centroids import Centroids
     from dask_sketch.models.open import open_model
 
-    options = opening["storage_options"]
+    options = input_arguments["storage_options"]
     fitted = open_model(model, storage_options=for_url(model, options))
-    opening = with_columns_of(fitted, opening, data)
+    input_arguments = with_columns_of(fitted, input_arguments, data)
     if isinstance(fitted, Centroids):
         method, name, unit = "inertia", "mean squared distance", "squared units of the data"
     else:
         method, name, unit = "score", "mean log-likelihood", "nats per row"
     with run.cluster() as client:
         path = run.path(data)
-        both = [apply(fitted, method, path, **opening), count_missing(fitted, path, **opening)]
+        both = [
+            apply(fitted, method, path, **input_arguments),
+            count_missing(fitted, path, **input_arguments),
+        ]
         start = time.perf_counter()
         total, (n_rows, incomplete, empty) = compute_together(both, client, run.progress, method)
         seconds = time.perf_counter() - start

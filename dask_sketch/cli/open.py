@@ -19,14 +19,16 @@ from dask_sketch.sources.open import open_samples
 from dask_sketch.storage.untrusted import guarded
 
 
-def open_any(path: str, *, storage_options: dict[str, Any] | None = None, **opening: Any) -> Any:
+def open_any(
+    path: str, *, storage_options: dict[str, Any] | None = None, **input_arguments: Any
+) -> Any:
     """Open a feature map, a sketch, a model or data.
 
     Parameters
     ----------
     path
         Path or URL.
-    storage_options, opening
+    storage_options, input_arguments
         Arguments of :func:`open_samples`.
 
     Returns
@@ -52,7 +54,7 @@ def open_any(path: str, *, storage_options: dict[str, Any] | None = None, **open
     options = for_url(path, storage_options)
     if is_feature_map(path) or _schema(path, options) in readable_versions():
         return open_artifact(path, storage_options=options)
-    return open_samples(path, storage_options=storage_options, **opening)
+    return open_samples(path, storage_options=storage_options, **input_arguments)
 
 
 def open_one(

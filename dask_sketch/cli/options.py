@@ -195,7 +195,7 @@ def cluster_options(function: Command) -> Command:
 
 
 def input_options(function: Command) -> Command:
-    """Add the options of ``open_samples``, which the command receives as ``opening``."""
+    """Add the options of ``open_samples``, which the command receives as ``input_arguments``."""
 
     @click.option("--weights", metavar="NAME", help="Column or array with a weight for each row.")
     @click.option(
@@ -228,7 +228,7 @@ def input_options(function: Command) -> Command:
     ) -> None:
         names = [name.strip() for given in columns for name in given.split(",") if name.strip()]
         function(
-            opening={
+            input_arguments={
                 "weights": weights,
                 "columns": names or None,
                 "array": array,
@@ -242,14 +242,14 @@ def input_options(function: Command) -> Command:
     return wrapper
 
 
-def with_columns_of(owner: Any, opening: dict[str, Any], data: str) -> dict[str, Any]:
+def with_columns_of(owner: Any, input_arguments: dict[str, Any], data: str) -> dict[str, Any]:
     """Choose the columns of files by the names that a feature map or a model knows.
 
     Parameters
     ----------
     owner
         Feature map or model.
-    opening
+    input_arguments
         Options of the input. Columns that are given are kept.
     data
         Path or URL of the samples.
@@ -257,13 +257,17 @@ def with_columns_of(owner: Any, opening: dict[str, Any], data: str) -> dict[str,
     from dask_sketch.sources.open import has_columns
 
     names = owner.feature_names
-    if names is None or opening["columns"] or not has_columns(data, opening["storage_options"]):
-        return opening
-    return {**opening, "columns": list(names)}
+    if (
+        names is None
+        or input_arguments["columns"]
+        or not has_columns(data, input_arguments["storage_options"])
+    ):
+        return input_arguments
+    return {**input_arguments, "columns": list(names)}
 
 
 def by_option(function: Command) -> Command:
-    """Add ``--by`` to ``opening``; to be placed above :func:`input_options`."""
+    """Add ``--by`` to ``input_arguments``; to be placed above :func:`input_options`."""
 
     @click.option(
         "--by",
@@ -271,8 +275,8 @@ def by_option(function: Command) -> Command:
         help="Column or array of labels, for one sketch of each label; not a feature.",
     )
     @functools.wraps(function)
-    def wrapper(*, by: str | None, opening: dict[str, Any], **rest: Any) -> None:
-        function(opening={**opening, "groups": by}, **rest)
+    def wrapper(*, by: str | None, input_arguments: dict[str, Any], **rest: Any) -> None:
+        function(input_arguments={**input_arguments, "groups": by}, **rest)
 
     return wrapper
 
