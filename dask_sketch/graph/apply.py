@@ -70,7 +70,7 @@ def apply(model: Any, method: str, x: Any, weights: Any = None, **options: Any) 
     >>> apply(mixture, "predict", [[-2.0], [2.0]])
     array([0, 1])
     """
-    require_options("apply", options)
+    require_options(apply, options)
     if method not in METHODS or not callable(getattr(model, method, None)):
         known = ", ".join(name for name in METHODS if callable(getattr(model, name, None)))
         raise InputError(

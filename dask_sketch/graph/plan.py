@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -303,7 +304,7 @@ def plan(
                 parameter=name,
             )
     samples, fan_in = open_input(
-        "plan", x, feature_map, split_every, weights=weights, groups=groups, options=options
+        plan, x, feature_map, split_every, weights=weights, groups=groups, options=options
     )
     available = None
     if memory_per_thread is not None:
@@ -329,7 +330,7 @@ def plan(
 
 
 def open_input(
-    function: str,
+    function: Callable[..., Any],
     x: Any,
     feature_map: FeatureMap | MomentGrid,
     split_every: int | None,
@@ -342,7 +343,7 @@ def open_input(
     Parameters
     ----------
     function
-        Name of the public function that was called, for messages.
+        Public function that was called, for messages.
     x, feature_map, split_every
         Arguments of :func:`sketch`.
     options

@@ -128,7 +128,7 @@ def polish(
         without="in polish: its steps take complete rows only. Pass 'omit', which biases nothing "
         "where values are missing completely at random.",
     )
-    require_options("polish", options)
+    require_options(polish, options)
     if options.get("groups") is not None:
         raise InputError("groups: one model is polished with all samples; leave it out.")
     samples = open_samples(x, weights=weights, **options)
@@ -259,8 +259,8 @@ def _statistics_of_chunk(
     return step.statistics(rows, weights, nan_policy=nan_policy, label=label)
 
 
-def _require_samples(found: ExpectationStatistics | None, label: str) -> ExpectationStatistics:
-    if found is None or not found.sums.any():
-        count, omitted = (0, 0) if found is None else (found.count, found.omitted)
+def _require_samples(statistics: ExpectationStatistics | None, label: str) -> ExpectationStatistics:
+    if statistics is None or not statistics.sums.any():
+        count, omitted = (0, 0) if statistics is None else (statistics.count, statistics.omitted)
         raise no_samples(label, count, omitted)
-    return found
+    return statistics

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
+from difflib import get_close_matches
 from itertools import zip_longest
 from typing import Any
 
@@ -232,22 +233,27 @@ def _of_codes(samples: Samples, categories: Any) -> Samples:
 _OPTIONS = inspect.signature(open_samples).parameters.keys() - {"x"}
 
 
-def require_options(function: str, options: Iterable[str]) -> None:
+def require_options(function: str | Callable[..., Any], options: Iterable[str]) -> None:
     """Raise TypeError for keywords that :func:`open_samples` does not have.
 
     Parameters
     ----------
     function
-        Name of the function that was called with them.
+        Function that was called with them, or its name.
     options
         Names of the keywords.
     """
     for name in options:
         if name not in _OPTIONS:
-            raise TypeError(
-                f"{function}() got an unexpected keyword argument {name!r}; those for opening the "
-                f"input are {', '.join(sorted(_OPTIONS))}"
+            own = () if isinstance(function, str) else inspect.signature(function).parameters
+            meant = get_close_matches(name, [*own, *_OPTIONS], 1)
+            remedy = (
+                f"did you mean {meant[0]!r}?"
+                if meant
+                else f"those for opening the input are {', '.join(sorted(_OPTIONS))}"
             )
+            called = function if isinstance(function, str) else function.__name__
+            raise TypeError(f"{called}() got an unexpected keyword argument {name!r}; {remedy}")
 
 
 def _require_effect(given: dict[str, Any], noun: str, accepted: tuple[str, ...]) -> None:
@@ -473,10 +479,10 @@ def _path_samples(path: str, given: dict[str, Any], categories: Any) -> Samples:
         )
     if plain.endswith((*_NETCDF, ".csv", ".npy")):
         return _file_samples(path, plain.rpartition(".")[2], given, categories)
-    found = _format_of(path, given.get("storage_options"))
-    if found == "csv":
+    kind = _format_of(path, given.get("storage_options"))
+    if kind == "csv":
         return _file_samples(f"{path.rstrip('/')}/*.csv", "csv", given, categories)
-    if found == "zarr":
+    if kind == "zarr":
         if "columns" in given:
             raise InputError(
                 f"columns={given['columns']!r}: {path} is a Zarr store; name an array with array=."

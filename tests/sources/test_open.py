@@ -226,7 +226,7 @@ def test_a_column_is_chosen_once(x):
 
 @pytest.mark.parametrize("function", [ds.sketch, ds.plan, ds.design])
 def test_unknown_options_are_refused_in_the_name_of_the_function(function):
-    with pytest.raises(TypeError, match=rf"{function.__name__}\(\) got .*'colums'.* columns, "):
+    with pytest.raises(TypeError, match=rf"{function.__name__}\(\) got .*'colums'.*'columns'"):
         function(X, *([] if function is ds.design else [FM]), colums=NAMES)
 
 
