@@ -223,13 +223,17 @@ def compare_all(
 
     if labels is None:
         raise click.UsageError("give --labels: the CSV file with the group of each unit.")
-    found = open_group(units, storage_options=for_url(units, storage_options))
+    sketches = open_group(units, storage_options=for_url(units, storage_options))
     options = for_url(labels, storage_options)
-    groups = read_column(labels, found.labels, key, by, options, name="by")
-    found = found.select([label in groups for label in found])
-    same = None if strata is None else _strata(labels, found, key, strata, storage_options)
+    groups = read_column(labels, sketches.labels, key, by, options, name="by")
+    sketches = sketches.select([label in groups for label in sketches])
+    same = None if strata is None else _strata(labels, sketches, key, strata, storage_options)
     test = compare_groups(
-        found, [groups[label] for label in found], strata=same, **_given(level=level), seed=seed
+        sketches,
+        [groups[label] for label in sketches],
+        strata=same,
+        **_given(level=level),
+        seed=seed,
     )
     run.answer(test.as_dict(), repr(test))
 

@@ -89,7 +89,7 @@ def pca(
         if grid is not None:
             input_arguments = with_columns_of(grid, input_arguments, data)
         source = open_any(run.path(data), **input_arguments)
-        found: SecondMoments
+        summed: SecondMoments
         if isinstance(source, SecondMoments):
             for name, value in (("n_columns", n_columns), ("like", like), ("moments", moments)):
                 if value is not None:
@@ -97,7 +97,7 @@ def pca(
                         f"{name}={value!r}: {data} holds second moments already; leave it out.",
                         parameter=name,
                     )
-            found = source
+            summed = source
         else:
             if grid is None:
                 grid = design(
@@ -111,16 +111,16 @@ def pca(
                     "give a number of components.",
                     parameter="n_components",
                 )
-            found = _summed(run, source, grid, n_columns, nan_policy)
-    model = principal_components(found, n_components)
+            summed = _summed(run, source, grid, n_columns, nan_policy)
+    model = principal_components(summed, n_components)
     model.to_zarr(output, overwrite=overwrite, storage_options=for_url(output, options))
     written = {"output": output}
     if moments is not None:
-        found.to_zarr(moments, overwrite=overwrite, storage_options=for_url(moments, options))
+        summed.to_zarr(moments, overwrite=overwrite, storage_options=for_url(moments, options))
         written["moments"] = moments
     values = model.as_dict()
-    shown = describe(values) | {"omitted rows": f"{found.omitted:,}", "written to": output}
-    run.answer(values | {"omitted": found.omitted} | written, shown)
+    shown = describe(values) | {"omitted rows": f"{summed.omitted:,}", "written to": output}
+    run.answer(values | {"omitted": summed.omitted} | written, shown)
 
 
 def _grid_of(path: str, options: dict[str, Any] | None) -> MomentGrid:

@@ -124,10 +124,12 @@ def verify(run: Run, job: str, fraction: float, seed: int | None) -> None:
     """
     from dask_sketch.jobs.verify import verify_job
 
-    found = verify_job(job, fraction, seed, progress=run.progress)
-    run.answer(found.as_dict(), str(found))
-    if not found.is_sound:
-        only_damage = not (found.differing or found.unreadable or found.total_differs)
+    verification = verify_job(job, fraction, seed, progress=run.progress)
+    run.answer(verification.as_dict(), str(verification))
+    if not verification.is_sound:
+        only_damage = not (
+            verification.differing or verification.unreadable or verification.total_differs
+        )
         raise click.exceptions.Exit(DAMAGED if only_damage else FAILED)
 
 

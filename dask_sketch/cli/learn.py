@@ -436,11 +436,11 @@ def _of_samples(
         methods = ["transform"]
     with run.cluster():
         applied = [apply(fitted, method, run.path(data), **input_arguments) for method in methods]
-        found = [getattr(values, "data", values) for values in applied]  # without their labels
-        axes = found[0].ndim - (methods == ["transform"])  # of the samples
-        found = [x if axes == 1 else x.reshape((-1, *x.shape[axes:])) for x in found]
-        for number in range(found[0].numblocks[0]):
-            parts = [np.asarray(compute_plain(values.blocks[number])[0]) for values in found]
+        arrays = [getattr(values, "data", values) for values in applied]  # without their labels
+        axes = arrays[0].ndim - (methods == ["transform"])  # of the samples
+        arrays = [x if axes == 1 else x.reshape((-1, *x.shape[axes:])) for x in arrays]
+        for number in range(arrays[0].numblocks[0]):
+            parts = [np.asarray(compute_plain(values.blocks[number])[0]) for values in arrays]
             if methods == ["transform"]:
                 yield pd.DataFrame(parts[0]).add_prefix("component ")
                 continue

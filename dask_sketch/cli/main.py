@@ -363,14 +363,15 @@ def merge(
     refuse_existing(output, overwrite, storage_options)
     local = [(path, local_path(path)) for path in sketches]
     resolved = [
-        path.rstrip("/") if found is None else str(found.resolve()) for path, found in local
+        path.rstrip("/") if artifacts is None else str(artifacts.resolve())
+        for path, artifacts in local
     ]
     for path, place in zip(sketches, resolved, strict=True):
         if resolved.count(place) > 1:
             raise InputError(f"{path} is given more than once, and its rows would count as often: "
                              "give each sketch once.", parameter="sketches")  # fmt: skip
-    found = [open_any(path, storage_options=storage_options) for path in sketches]
-    result = add(found)
+    artifacts = [open_any(path, storage_options=storage_options) for path in sketches]
+    result = add(artifacts)
     result.to_zarr(output, overwrite=overwrite, storage_options=for_url(output, storage_options))
     shown = {"sketches": str(len(sketches))} | describe(result.as_dict() | {"feature_map": None})
     shown |= {"written to": output}

@@ -121,11 +121,11 @@ def open_map(path: str, storage_options: dict[str, Any] | None) -> FeatureMap | 
     options = for_url(path, storage_options)
     if is_feature_map(path) or _schema(path, options) is None:
         return open_feature_map(path, storage_options)
-    found = open_artifact(path, storage_options=options)
-    owned = getattr(found, "feature_map", None)
+    artifact = open_artifact(path, storage_options=options)
+    owned = getattr(artifact, "feature_map", None)
     if not isinstance(owned, (FeatureMap, MomentGrid)):
         raise InputError(
-            f"map={path!r} is of type {type(found).__name__}: give a feature map, a sketch or "
+            f"map={path!r} is of type {type(artifact).__name__}: give a feature map, a sketch or "
             "second moments.",
             parameter="map_path",
         )

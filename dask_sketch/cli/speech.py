@@ -87,10 +87,10 @@ def main(
 def _mixture(path: str | None) -> GaussianMixture | None:
     if path is None:
         return None
-    found = open_model(path)
-    if not isinstance(found, GaussianMixture):
+    mixture = open_model(path)
+    if not isinstance(mixture, GaussianMixture):
         raise InputError(f"universal={path!r}: give the path of a mixture of Gaussians.")
-    return found
+    return mixture
 
 
 if __name__ == "__main__":

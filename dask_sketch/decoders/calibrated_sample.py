@@ -386,10 +386,10 @@ def _calibrated(
         return _uncalibrated(values, base, used, n_held, start)
     chosen = ridges[best : best + 1]
     try:
-        found, _ = _solve(constraints, base, gram, everything, chosen, _FINAL_PASSES)
+        solution, _ = _solve(constraints, base, gram, everything, chosen, _FINAL_PASSES)
     except linalg.LinAlgError:  # singular with the frequencies that were held out
-        found = candidates[:, best : best + 1]
-    final = found[:, 0] / found.sum()
+        solution = candidates[:, best : best + 1]
+    final = solution[:, 0] / solution.sum()
     return CalibratedSample(
         values, final, base, float(ridges[best]), used, n_held, start, float(discrepancies[best])
     )

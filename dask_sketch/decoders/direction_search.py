@@ -207,10 +207,10 @@ def fit_with_rows(
         starts.append(fit_centroids(rows, calibrated.weights, k, seed=seed).centers)
     first = []
     for start in starts:
-        found = spherical_kmeans(rows, weights=calibrated.weights, starts=[start])
-        cosine = 1.0 - 0.5 * found.inertia
+        clusters = spherical_kmeans(rows, weights=calibrated.weights, starts=[start])
+        cosine = 1.0 - 0.5 * clusters.inertia
         common = concentrations_of(np.full(k, cosine), problem.n_features)
-        first.append((np.maximum(found.weights, 1e-3 / k), found.centers, common))
+        first.append((np.maximum(clusters.weights, 1e-3 / k), clusters.centers, common))
     best = fit_directions(rows, calibrated.weights, first)
     theta = best.concentrations[:, None] * best.directions
     target = _target(problem)

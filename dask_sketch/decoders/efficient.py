@@ -194,12 +194,12 @@ def refine_efficiently(
         if used is objective and moved < _STOP:
             break
     refined = Fit(weights, theta, objective.cost(weights, theta), fit.converged, fit.message)
-    found = metric.overidentification(objective, weights, theta) if test else None
+    overidentification = metric.overidentification(objective, weights, theta) if test else None
     if not errors:
-        return RefinedFit(refined, None, found)
+        return RefinedFit(refined, None, overidentification)
     covariance = metric.covariance() / objective.effective_count
     errors_found = _in_data_units(objective, metric.parameters, covariance, theta)
-    return RefinedFit(refined, errors_found, found)
+    return RefinedFit(refined, errors_found, overidentification)
 
 
 def _metric_of_start(
@@ -493,10 +493,10 @@ class _Metric:
         scaled = gram_of_columns(self.weighted.T, self._threads)
         self.weighted /= self._scale
         noise = (self.information - self._ridge * scaled) * self._n_blocks
-        found = inverse @ noise @ inverse
+        product = inverse @ noise @ inverse
         for rows, root in self._roots:
-            found[np.ix_(rows, rows)] += root.T @ root
-        return np.asarray(found)
+            product[np.ix_(rows, rows)] += root.T @ root
+        return np.asarray(product)
 
 
 class _Spectral:
@@ -534,11 +534,11 @@ class _Damped:
         for _ in range(_POWERS):
             vector = matrix @ (vector / np.linalg.norm(vector))
         largest = float(np.linalg.norm(vector))
-        self._least = (_UNKNOWN_SINGLE if single else _UNKNOWN) * largest
+        self._min_damping = (_UNKNOWN_SINGLE if single else _UNKNOWN) * largest
         self._factors: dict[float, Any] = {}
 
     def solve(self, right: Array, damping: float) -> Array:
-        damping = max(damping, self._least)
+        damping = max(damping, self._min_damping)
         if damping not in self._factors:
             damped = self._matrix.copy()
             damped.reshape(-1)[:: len(damped) + 1] += damping

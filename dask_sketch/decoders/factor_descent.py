@@ -267,7 +267,7 @@ class FactorObjective(Objective):
         table = table.reshape(d, -1)
 
         def sums(block: slice) -> tuple[Array, Array, Array]:
-            found = np.zeros(1), np.zeros(padded), np.zeros_like(table)
+            totals = np.zeros(1), np.zeros(padded), np.zeros_like(table)
             target = self.target[0][block], self.target[1][block]
             add_factor_gradient(
                 features[block],
@@ -276,9 +276,9 @@ class FactorObjective(Objective):
                 fractions,
                 table,
                 target,
-                found,
+                totals,
             )
-            return found
+            return totals
 
         parts = self.threads.each(lambda: sums, sparse_blocks(self.n_frequencies))
         cost, by_weight, by_row = (np.sum(part, axis=0) for part in zip(*parts, strict=True))

@@ -180,10 +180,10 @@ class _Problem:
 
     def fit(self, start: ProductMixture) -> _Fit:
         """Least squares from one start."""
-        found = self.transform.descend(self.transform.pack(start), self.target)
-        self.n_evaluations += found.n_evaluations
-        mixture = self.transform.unpack(found.theta)
-        return _Fit(mixture, found.cost / self.target.shape[1], found.converged)
+        descent = self.transform.descend(self.transform.pack(start), self.target)
+        self.n_evaluations += descent.n_evaluations
+        mixture = self.transform.unpack(descent.theta)
+        return _Fit(mixture, descent.cost / self.target.shape[1], descent.converged)
 
     def weighted(self, fit: _Fit) -> _Fit:
         """Fit weighted by the inverse covariance of the moments, where that is affordable."""
@@ -283,11 +283,11 @@ def _pilot_mixture(sketch: Sketch) -> LatentClassMixture | None:
     categories, pilot = sketch.feature_map.categories, sketch.feature_map.pilot
     if categories is None or pilot is None or pilot.mixture is None:
         return None
-    found = pilot.mixture.product_of(categories)
-    if found is None:
+    mixture = pilot.mixture.product_of(categories)
+    if mixture is None:
         return None
     return LatentClassMixture(
-        found.weights, found.probabilities, categories, found.means, found.variances
+        mixture.weights, mixture.probabilities, categories, mixture.means, mixture.variances
     )
 
 
@@ -313,11 +313,11 @@ def _starts(
     starts = [] if given is None else [given]
     pilot = _pilot_mixture(sketch)
     if given is None and pilot is not None:
-        found = pilot.parameters
+        parameters = pilot.parameters
         if pilot.n_components != k:
             drawn = pilot.sample_codes(_SIMULATED, seed=seed)
-            found = fit_product(drawn, None, k, categories, seed=seed).mixture
-        starts += [found]
+            parameters = fit_product(drawn, None, k, categories, seed=seed).mixture
+        starts += [parameters]
     if rows is not None:
         values = np.asarray(rows.rows, dtype=np.float64)
         n_starts = 8 if given is None else 0

@@ -239,7 +239,7 @@ def _fit_rows(
     return fit(rows, calibrated.weights, k, starts=starts, n_starts=0, rounding=rounding)
 
 
-def _pilot_is_better(problem: Problem, calibrated: CalibratedSample, found: FittedMixture) -> bool:
+def _pilot_is_better(problem: Problem, calibrated: CalibratedSample, fitted: FittedMixture) -> bool:
     """Whether the pilot, of more rows than the sample, has the likelier mixture for other rows.
 
     Maximum likelihood on few rows is too likely there by as much as it loses on other rows.
@@ -251,14 +251,14 @@ def _pilot_is_better(problem: Problem, calibrated: CalibratedSample, found: Fitt
     # pilot rows are drawn by their weights
     if min(record.n_rows, problem.sketch.effective_count) < _CLEARLY_MORE * n_rows:
         return False
-    if len(same.weights) != len(found.weights) or found.rounding.any():
+    if len(same.weights) != len(fitted.weights) or fitted.rounding.any():
         return False
     d = problem.n_features
-    optimism = len(found.weights) * (2 * d + 1) / (2.0 * n_rows)
-    loss = float(sampling_losses(found.weights, d, round(n_rows)).sum())
+    optimism = len(fitted.weights) * (2 * d + 1) / (2.0 * n_rows)
+    loss = float(sampling_losses(fitted.weights, d, round(n_rows)).sum())
     rows, masses = np.asarray(calibrated.rows, dtype=np.float64), calibrated.weights
     score = mean_log_likelihood(rows, masses, (same.weights, same.means, same.variances))
-    return score > found.log_likelihood - optimism - loss
+    return score > fitted.log_likelihood - optimism - loss
 
 
 def _has_moments(problem: Problem) -> bool:

@@ -55,10 +55,10 @@ class MatrixObjective(Objective):
         d = self.space.n_features
         self._touched: tuple[Indices, Array, int] | None = None
         self._sums: SparseGram | None = None
-        found = touched_features(self.omega, min(_MAX_TOUCHED, d - 1))
-        if found is not None:
-            self._sums = SparseGram(*found, d)
-            self._touched = (*touched_entries(*found, d), found[0].shape[1])
+        touched = touched_features(self.omega, min(_MAX_TOUCHED, d - 1))
+        if touched is not None:
+            self._sums = SparseGram(*touched, d)
+            self._touched = (*touched_entries(*touched, d), touched[0].shape[1])
 
     def _few(self) -> tuple[Indices, Array, int] | None:
         """Parameters at each frequency, their factors and number of means, where these are few."""
@@ -110,7 +110,7 @@ class MatrixObjective(Objective):
         padded_weights, table = self._padded(weights, theta)
 
         def sums(at: slice) -> tuple[Array, Array, Array]:
-            found = np.zeros(1), np.zeros_like(padded_weights), np.zeros_like(table)
+            totals = np.zeros(1), np.zeros_like(padded_weights), np.zeros_like(table)
             target = self.target[0][at], self.target[1][at]
             add_matrix_gradient(
                 rows[at],
@@ -120,9 +120,9 @@ class MatrixObjective(Objective):
                 padded_weights,
                 table,
                 target,
-                found,
+                totals,
             )
-            return found
+            return totals
 
         parts = zip(
             *self.threads.each(lambda: sums, sparse_blocks(self.n_frequencies)), strict=True

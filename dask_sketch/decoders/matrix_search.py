@@ -92,8 +92,8 @@ def search_matrices(
     diagonal = replace(problem, covariance_type="diag")
     if isinstance(objective, FactorObjective):
         return _search_factors(problem, objective, rng, report, threads)
-    found = search_atoms(diagonal, rng, report, threads, algorithm=_algorithm(problem, k))
-    fit = _moved(problem, objective, _matrices_of(objective, found), rng, report, threads)
+    searched = search_atoms(diagonal, rng, report, threads, algorithm=_algorithm(problem, k))
+    fit = _moved(problem, objective, _matrices_of(objective, searched), rng, report, threads)
     affordable = step_work(objective, k) < _MOVE_WORK / _SHORT / (1 + _TRIALS)
     if is_explained(objective, fit, rng.spawn(1)[0]) or k < 2 or not affordable:
         return fit
@@ -103,10 +103,10 @@ def search_matrices(
     if n_finer <= k:
         return fit
     finer = replace(diagonal, n_components=n_finer)
-    found = search_atoms(
+    searched = search_atoms(
         finer, rng, report, threads, algorithm=_algorithm(problem, n_finer), from_pilot=False
     )
-    many = _matrices_of(objective, found)
+    many = _matrices_of(objective, searched)
     merged = _merged(objective, many.weights, many.theta, k)
     other = _moved(
         problem, objective, replace(many, weights=merged[0], theta=merged[1]), rng, report, threads
@@ -133,8 +133,8 @@ def _search_factors(
         fits.append(_moved(problem, objective, descended, rng, report, threads))
     points = rng.spawn(1)[0]
     if pilot is None or not _is_explained(objective, diagonal.objective(threads), fits[0], points):
-        found = search_atoms(diagonal, rng, report, threads, algorithm=_algorithm(diagonal, k))
-        descended = descend_from_diagonal(objective, found.weights, found.theta)
+        searched = search_atoms(diagonal, rng, report, threads, algorithm=_algorithm(diagonal, k))
+        descended = descend_from_diagonal(objective, searched.weights, searched.theta)
         fits.append(_moved(problem, objective, descended, rng, report, threads))
     return min(fits, key=lambda each: each.cost)
 
@@ -253,12 +253,12 @@ def _move(
         weights = _weights(objective, atoms, reduced)
         trials.append((objective.cost(weights, atoms), weights, atoms))
     trials.sort(key=lambda each: each[0])
-    found = []
+    fits = []
     for _, weights, atoms in trials[:_TRIALS]:
-        found.append(_descend(objective, weights, atoms, is_short=True))
-        if found[-1].cost < min(_NEAR * grown.cost, _LARGE * fit.cost):  # hard to be bettered
+        fits.append(_descend(objective, weights, atoms, is_short=True))
+        if fits[-1].cost < min(_NEAR * grown.cost, _LARGE * fit.cost):  # hard to be bettered
             break
-    return min(found, key=lambda each: each.cost)
+    return min(fits, key=lambda each: each.cost)
 
 
 def _weights(objective: Objective, theta: Array, weights: Array) -> Array:
@@ -290,12 +290,12 @@ def _merged(objective: Objective, weights: Array, theta: Array, k: int) -> tuple
     fractions = weights / weights.sum()
     if isinstance(space, FactorSpace):
         given = Components(fractions, theta[:, :d], space.factors(theta))
-        found = agglomerate(space.covariances, given, k)
-        return found.weights / found.weights.sum(), space.packed(found.means, found.covariances)
+        merged = agglomerate(space.covariances, given, k)
+        return merged.weights / merged.weights.sum(), space.packed(merged.means, merged.covariances)
     given = Components(fractions, theta[:, :d], unpacked(theta[:, d:], d))
-    found = agglomerate(_FULL, given, k)
-    atoms = np.concatenate([found.means, packed(found.covariances)], axis=1)
-    return found.weights / found.weights.sum(), atoms
+    merged = agglomerate(_FULL, given, k)
+    atoms = np.concatenate([merged.means, packed(merged.covariances)], axis=1)
+    return merged.weights / merged.weights.sum(), atoms
 
 
 def _refined(problem: Problem, fit: Fit, report: Report, threads: Threads) -> RefinedFit:

@@ -499,10 +499,10 @@ def _warn_of_mixture(
 
 def _warn_of_noise(sketch: Sketch, mixture: tuple[Array, Array, Array]) -> None:
     """Warn of a mixture that agrees with the sketch, where that hardly determines it."""
-    pilot, found = sketch.feature_map.pilot, pilot_mixture(sketch)
-    if pilot is None or found is None or mixture[2].ndim == 3:
+    pilot, pilot_fit = sketch.feature_map.pilot, pilot_mixture(sketch)
+    if pilot is None or pilot_fit is None or mixture[2].ndim == 3:
         return
-    loss = expected_loss(sketch, mixture, found, pilot.n_rows, WARNED_NATS)
+    loss = expected_loss(sketch, mixture, pilot_fit, pilot.n_rows, WARNED_NATS)
     if loss is not None and loss > WARNED_NATS:
         weights = mixture[0]
         warn_user(

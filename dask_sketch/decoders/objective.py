@@ -29,7 +29,7 @@ Part = TypeVar("Part")
 _GRAM_BLOCK = 8192  # frequencies whose atoms are held while their products are summed
 # The noise level is the unit of the cost; it is zero for a sketch of a single point.
 _SMALLEST_UNIT = 1e-20
-_LEAST_FRACTION = 1e-9  # of the rows that observe a frequency, whose weight is positive
+_MIN_FRACTION = 1e-9  # of the rows that observe a frequency, whose weight is positive
 
 
 class Objective:
@@ -130,7 +130,7 @@ class Objective:
         weights = feature_map.feature_weights
         self.feature_weights = np.ones(m) if weights is None else weights
         self.chosen, self.patterns = np.arange(m), sketch.observed.patterns
-        self.fractions = np.maximum(sketch.observed.fractions, _LEAST_FRACTION)
+        self.fractions = np.maximum(sketch.observed.fractions, _MIN_FRACTION)
         if self.patterns is not None:
             self.feature_weights = self.feature_weights * np.sqrt(self.fractions)
         self._point_amplitude = self.feature_weights / np.sqrt(m)

@@ -13,9 +13,9 @@ from dask_sketch.models.product_em import ProductMixture
 from dask_sketch.validation.categories import Categories
 
 Complex = NDArray[np.complex128]
-_LEAST_LOGIT = np.log(1e-8)  # of a probability, below which it could not grow again
+_MIN_LOGIT = np.log(1e-8)  # of a probability, below which it could not grow again
 _BLOCK = 256  # frequencies whose derivatives are in memory at once
-_N_STEPS, _DAMPING, _LEAST_DAMPING, _MAX_DAMPING = 200, 1e-3, 1e-9, 1e10
+_N_STEPS, _DAMPING, _MIN_DAMPING, _MAX_DAMPING = 200, 1e-3, 1e-9, 1e10
 _TOLERANCE = 1e-10  # relative decrease of the cost that ends a descent
 _MAX_STEP = 4.0  # of a logarithm, or of a mean in its unit
 _FEATURE_ERROR = 1e-6  # systematic error of a moment in float32
@@ -61,7 +61,7 @@ class ProductTransform:
 
     def pack(self, mixture: ProductMixture) -> Array:
         """Parameters as one array, each in the inside of its range."""
-        tiny = np.exp(_LEAST_LOGIT)
+        tiny = np.exp(_MIN_LOGIT)
         parts = (
             np.log(np.maximum(mixture.weights, tiny)),
             mixture.means / self._unit,
@@ -168,7 +168,7 @@ class ProductTransform:
                 left = self._whitened(self.values(tried) - target, whitening)
                 if float(left @ left) < cost:
                     theta, residual, cost = tried, left, float(left @ left)
-                    damping = max(0.2 * damping, _LEAST_DAMPING)
+                    damping = max(0.2 * damping, _MIN_DAMPING)
                     break
                 damping *= 5.0
             if last - cost <= _TOLERANCE * cost:

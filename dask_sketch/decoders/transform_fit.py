@@ -243,12 +243,12 @@ def descend_best(target: Target, starts: Sequence[tuple[Array, Array]], report: 
     report
         Function called with the cost of each.
     """
-    found = []
+    fits = []
     for weights, theta in starts:
-        found.append(descend(target, weights, theta))
-        report(found[-1].cost)
-    best = min(found, key=lambda each: each.cost)
-    return replace(best, n_evaluations=sum(each.n_evaluations for each in found))
+        fits.append(descend(target, weights, theta))
+        report(fits[-1].cost)
+    best = min(fits, key=lambda each: each.cost)
+    return replace(best, n_evaluations=sum(each.n_evaluations for each in fits))
 
 
 def swap_components(
@@ -281,10 +281,10 @@ def swap_components(
         weights, theta = fit.weights.copy(), fit.theta.copy()
         theta[one], theta[two] = split(fit.theta[one], rng)
         weights[one] = weights[two] = 0.5 * fit.weights[one]
-        found = descend(target, weights, theta, _SHORT)
-        n_evaluations += found.n_evaluations
-        if found.cost < _GAIN * fit.cost:
-            fit = descend(target, found.weights, found.theta)
+        swapped = descend(target, weights, theta, _SHORT)
+        n_evaluations += swapped.n_evaluations
+        if swapped.cost < _GAIN * fit.cost:
+            fit = descend(target, swapped.weights, swapped.theta)
             n_evaluations += fit.n_evaluations
         report(fit.cost)
     return replace(fit, n_evaluations=n_evaluations)

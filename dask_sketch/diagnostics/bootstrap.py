@@ -251,12 +251,12 @@ def bootstrap(
     rng = np.random.default_rng(seed)
     probabilities = np.full(len(units), 1.0 / len(units))
     draws = [rng.multinomial(len(units), probabilities) for _ in range(n_replicates)]
-    found = []
+    models = []
     with progress_bar(progress) as show:
         for each in _replicates(units, draws, start, given, executor):
-            found.append(_matched(each, center))
-            show(len(found), n_replicates, "bootstrap")
-    stacked = {name: np.stack([each[name] for each in found]) for name in found[0]}
+            models.append(_matched(each, center))
+            show(len(models), n_replicates, "bootstrap")
+    stacked = {name: np.stack([each[name] for each in models]) for name in models[0]}
     return Bootstrap(center, stacked, len(units))
 
 
@@ -328,14 +328,14 @@ def _decoded(sketch: Sketch, start: AnyModel, options: dict[str, Any]) -> AnyMod
         return decode(sketch, start=start, **options)
 
 
-def _matched(found: AnyModel, center: AnyModel) -> dict[str, Array]:
+def _matched(model: AnyModel, center: AnyModel) -> dict[str, Array]:
     """Parameters of a replicate, in the order of the matched components of the model."""
-    order = linear_sum_assignment(_distances(center, found))[1]
+    order = linear_sum_assignment(_distances(center, model))[1]
     kind = getattr(center, "covariance_type", None)
     names = type(center)._arrays
     if rank_of(kind) is not None:
         names = ("weights", "means", "covariance_matrices")
-    arrays = {name: getattr(found, name) for name in names}
+    arrays = {name: getattr(model, name) for name in names}
     return {
         name: value if kind == "tied" and name == "covariances" else value[order]
         for name, value in arrays.items()

@@ -267,12 +267,12 @@ def close_in(candidates: Candidates, kind: str) -> None:
         Covariance type, or family of mixtures that are not Gaussian.
     """
     d = candidates.sketch.feature_map.n_features
-    begun, stated, largest = time.perf_counter(), False, 1
+    start, stated, largest = time.perf_counter(), False, 1
 
     def value(number: int) -> float:
         nonlocal stated
         candidates.decode(kind, number)
-        seconds = time.perf_counter() - begun
+        seconds = time.perf_counter() - start
         if seconds > _LONG and not stated:
             stated = True
             logger.warning(

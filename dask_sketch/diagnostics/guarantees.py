@@ -439,10 +439,10 @@ def sample_isometry(
             length = rng.uniform(0.05, 0.5) / math.sqrt(max(np.trace(metric), 1e-300))
             two, others = one + length * rng.normal(size=one.shape), weights
         points, signed = np.concatenate([one, two]), np.concatenate([weights, -others])
-        found = np.abs(own(points) @ signed) ** 2
+        distances = np.abs(own(points) @ signed) ** 2
         true = squared(points, signed)
         if true > 0.0:
-            ratios.append(float(found.mean()) / true)
+            ratios.append(float(distances.mean()) / true)
     return IsometrySample(min(ratios), max(ratios), len(ratios))
 
 

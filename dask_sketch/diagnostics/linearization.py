@@ -229,11 +229,11 @@ def overidentify(model: GaussianMixture, sketch: Sketch) -> Overidentification:
     theta = objective.space.clip(_atoms(objective, part))
     fit = Fit(part.weights, theta, objective.cost(part.weights, theta), converged=True)
     single = len(theta) * (1 + objective.space.n_parameters) > _MANY_PARAMETERS
-    found = refine_efficiently(
+    refined = refine_efficiently(
         objective, fit, lambda cost: None, single=single, errors=False, test=True
     )
-    assert found.overidentification is not None  # since test=True
-    return found.overidentification
+    assert refined.overidentification is not None  # since test=True
+    return refined.overidentification
 
 
 def _objective(

@@ -284,7 +284,7 @@ def write_page(
 def _sentences(
     sketch: Sketch | None,
     model: GaussianMixture | Centroids | None,
-    found: FitDiagnostics | None,
+    fit: FitDiagnostics | None,
     plan: Plan | None,
     observed: TaskStatistics | None,
 ) -> list[str]:
@@ -307,8 +307,8 @@ def _sentences(
         k = model.n_components
         kind = "Gaussians" if isinstance(model, GaussianMixture) else "centroids"
         sentences.append(f"The model consists of {k} {kind if k > 1 else kind[:-1]}.")
-    if found is not None:
-        n = len(found.findings)
+    if fit is not None:
+        n = len(fit.findings)
         sentences.append(
             "No problem of the fit was found."
             if not n

@@ -350,10 +350,8 @@ def plot_criterion(
     ax.plot(*selected, "o", ms=11, mfc="none", mec=ORANGE, mew=2, label="selected")
     integer_ticks(ax)
     ax.set(xlabel="components", ylabel=label)
-    found = np.concatenate(
-        [np.asarray(values, np.float64).ravel() for _, values in curves.values()]
-    )
-    if np.ptp(found) > _WIDE_RANGE:
+    ends = np.concatenate([np.asarray(values, np.float64).ravel() for _, values in curves.values()])
+    if np.ptp(ends) > _WIDE_RANGE:
         ax.set_yscale("symlog", linthresh=_WIDE_RANGE / 10)
     ax.legend()
     return ax

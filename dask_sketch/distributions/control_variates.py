@@ -110,12 +110,12 @@ def weighted_rows(
         inclusion = np.minimum(1.0, kept.importance * kept.threshold)
         return WeightedRows(np.asarray(kept.rows, dtype=np.float64), kept.weights, inclusion)
     pilot = sketch.feature_map.pilot
-    found = None if pilot is None or model is not None else pilot.mixture
+    mixture = None if pilot is None or model is not None else pilot.mixture
     categories = sketch.feature_map.categories
-    if found is not None and categories is None:
-        model = GaussianMixture(found.weights, found.means, found.variances)
-    elif found is not None and categories is not None and found.probabilities is not None:
-        product = found.product_of(categories)
+    if mixture is not None and categories is None:
+        model = GaussianMixture(mixture.weights, mixture.means, mixture.variances)
+    elif mixture is not None and categories is not None and mixture.probabilities is not None:
+        product = mixture.product_of(categories)
         assert product is not None
         model = LatentClassMixture(
             product.weights, product.probabilities, categories, product.means, product.variances
@@ -274,12 +274,12 @@ class FeatureRegression:
         lower = np.tril(self._factor[0])
         inverse = linalg.solve_triangular(lower, np.eye(len(lower)), lower=True).astype(np.float32)
         shift = linalg.cho_solve(self._factor, self._bias, check_finite=False)
-        leverage, found = np.empty((2, len(self.weighted.rows)))
+        leverage, factors = np.empty((2, len(self.weighted.rows)))
         for part, block in self._features.blocks():
             white = (block - self._bias.astype(np.float32)) @ inverse.T
             leverage[part] = self.weighted.weights[part] * np.einsum("ij,ij->i", white, white)
-            found[part] = 1.0 - (block.astype(np.float64) - self._bias) @ shift
-        weights = np.asarray(self.weighted.weights * found)
+            factors[part] = 1.0 - (block.astype(np.float64) - self._bias) @ shift
+        weights = np.asarray(self.weighted.weights * factors)
         return 1.0 / (1.0 - np.minimum(leverage, _MAX_LEVERAGE)), weights
 
     def estimate(self, values: Array) -> Estimate:

@@ -137,11 +137,11 @@ def _splits(first: NDArray[np.bool_], seed: int) -> tuple[Array, bool]:
         if total <= _MAX_SPLITS
         else _random_splits(sides, sizes, seed)
     )
-    found = np.zeros((min(total, _MAX_SPLITS), len(first)))
-    for row, both in zip(found, chosen, strict=True):
+    splits = np.zeros((min(total, _MAX_SPLITS), len(first)))
+    for row, both in zip(splits, chosen, strict=True):
         for sign, members, k in zip((1.0, -1.0), both, sizes, strict=True):
             row[np.asarray(members)] = sign / k
-    return found, total <= _MAX_SPLITS
+    return splits, total <= _MAX_SPLITS
 
 
 def _random_splits(

@@ -306,11 +306,11 @@ def divergence(
         _require_same_features({"first": first, "second": second})
         sizes = _sizes(n_samples)
         with one_blas_thread():
-            found = _simulated(first, second, kind, alpha, n_pairs, sizes, level, seed)
-            more = _pairs_needed(found, n_pairs, first.n_features) if n_draws is None else n_pairs
+            result = _simulated(first, second, kind, alpha, n_pairs, sizes, level, seed)
+            more = _pairs_needed(result, n_pairs, first.n_features) if n_draws is None else n_pairs
             if more > n_pairs:
-                found = _simulated(first, second, kind, alpha, more, sizes, level, seed)
-        return found
+                result = _simulated(first, second, kind, alpha, more, sizes, level, seed)
+        return result
     if n_samples is not None:
         raise InputError(f"n_samples={n_samples!r}: only mixtures need it; rows are counted.")
     x, y = _rows_of({"first": first, "second": second}, n_rows, seed)
@@ -434,12 +434,12 @@ def _simulated(
     )
 
 
-def with_interval(found: Divergence, reach: float) -> Divergence:
+def with_interval(estimate: Divergence, reach: float) -> Divergence:
     """Add the interval to an estimate, and convert an alpha divergence to Rényi's for ``"renyi"``.
 
     Parameters
     ----------
-    found
+    estimate
         Estimate with its bias and errors; for ``"renyi"``, of the alpha divergence.
     reach
         Half of the length of the interval; for ``"renyi"``, of the alpha divergence.
@@ -449,23 +449,23 @@ def with_interval(found: Divergence, reach: float) -> Divergence:
     divergence
         Estimate with its interval, clipped to the range of the divergence.
     """
-    kind, alpha, value = found.kind, found.alpha or 0.5, found.value
-    center = value - found.bias
+    kind, alpha, value = estimate.kind, estimate.alpha or 0.5, estimate.value
+    center = value - estimate.bias
     ends = np.array([center - reach, max(center + reach, value)])
     ends = np.clip(ends, 0.0, largest_value(kind, alpha))
     if kind != "renyi":
-        return replace(found, interval=(float(ends[0]), float(ends[1])))
+        return replace(estimate, interval=(float(ends[0]), float(ends[1])))
     integral = 1.0 - alpha * (1.0 - alpha) * value
     slope = alpha / integral if integral > 0.0 else math.inf
     simulation, parameters = (
         None if error is None else slope * error
-        for error in (found.simulation_error, found.parameter_error)
+        for error in (estimate.simulation_error, estimate.parameter_error)
     )
     return replace(
-        found,
+        estimate,
         value=_renyi(value, alpha),
-        bias=slope * found.bias,
-        standard_error=slope * found.standard_error,
+        bias=slope * estimate.bias,
+        standard_error=slope * estimate.standard_error,
         simulation_error=simulation,
         parameter_error=parameters,
         interval=(_renyi(float(ends[0]), alpha), _renyi(float(ends[1]), alpha)),
@@ -587,27 +587,27 @@ def folded_excess(gap: Array, spread: Array) -> Array:
     return np.asarray(spread * (density - ratio * special.ndtr(-ratio)))
 
 
-def _from_rows(found: NeighborEstimate, kind: str, alpha: float, level: float) -> Divergence:
+def _from_rows(estimate: NeighborEstimate, kind: str, alpha: float, level: float) -> Divergence:
     largest = largest_value(kind, alpha)
     if kind == "renyi" and alpha < 1.0:
         largest = math.inf
     # few parts leave the standard error uncertain
-    reach = float(special.stdtrit(found.degrees, 1.0 - 0.5 * level))
-    reach *= math.hypot(found.standard_error, found.bias)
-    center = found.value - found.bias
+    reach = float(special.stdtrit(estimate.degrees, 1.0 - 0.5 * level))
+    reach *= math.hypot(estimate.standard_error, estimate.bias)
+    center = estimate.value - estimate.bias
     low, high = np.clip([center - reach, center + reach], 0.0, largest)
-    if kind == "kl" and abs(found.bias) > _RULED_BY_BIAS * found.standard_error:
+    if kind == "kl" and abs(estimate.bias) > _RULED_BY_BIAS * estimate.standard_error:
         warn_user(
-            f"kind='kl' between rows: the bias is about {found.bias:.2g}, beyond the standard "
-            f"error of {found.standard_error:.2g}. Where densities differ much it decreases "
+            f"kind='kl' between rows: the bias is about {estimate.bias:.2g}, beyond the standard "
+            f"error of {estimate.standard_error:.2g}. Where densities differ much it decreases "
             "slowly, and may be several times as large. Give more rows, or the mixtures that are "
             "decoded from sketches of both."
         )
     return Divergence(
         kind=kind,
-        value=found.value,
-        bias=found.bias,
-        standard_error=found.standard_error,
+        value=estimate.value,
+        bias=estimate.bias,
+        standard_error=estimate.standard_error,
         simulation_error=None,
         parameter_error=None,
         interval=(float(low), float(high)),

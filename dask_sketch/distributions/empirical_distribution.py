@@ -40,7 +40,7 @@ from dask_sketch.validation.tables import feature_title, names_in, require_names
 
 Array = NDArray[np.float64]
 _MAX_BINS = 1_000_000  # of a histogram
-_LEAST_WIDTH = 1e-9  # of a kernel, in standard deviations of its feature
+_MIN_WIDTH = 1e-9  # of a kernel, in standard deviations of its feature
 _FUNCTIONS = 256  # functions whose expectations are estimated at once
 
 
@@ -236,10 +236,10 @@ class EmpiricalDistribution:
                 f"{d}), with each lower corner below the upper one.",
                 parameter="lower",
             )
-        found = self._fractions(*np.broadcast_arrays(low, high))
+        estimate = self._fractions(*np.broadcast_arrays(low, high))
         if max(one.ndim for one in corners) < 2:
-            return Estimate(*(one[0] for one in found))
-        return found
+            return Estimate(*(one[0] for one in estimate))
+        return estimate
 
     def histogram(
         self,
@@ -359,10 +359,12 @@ class EmpiricalDistribution:
         categories = self.sketch.feature_map.categories
         if categories is None or any(categories.levels[k] is None for k in features):
             return None
-        found = exact_fractions(self.sketch, features)
+        fractions = exact_fractions(self.sketch, features)
         total = self.sketch.total_weight
         return (
-            None if found is None else Estimate(total * found.value, total * found.standard_error)
+            None
+            if fractions is None
+            else Estimate(total * fractions.value, total * fractions.standard_error)
         )
 
     def _intervals(
@@ -625,7 +627,7 @@ class EmpiricalDistribution:
         widths = np.broadcast_to(array, len(features))
         deviations = np.sqrt(self.sketch.extent[1][features])
         for one, deviation in zip(widths, deviations, strict=True):
-            floor = _LEAST_WIDTH * float(deviation)
+            floor = _MIN_WIDTH * float(deviation)
             require_number("bandwidth", float(one), floor, math.inf, strict=True)
         return np.array(widths)
 

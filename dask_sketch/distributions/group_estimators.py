@@ -149,10 +149,10 @@ class DistributionEstimator(Storable, VersionedPickle, BaseEstimator):
             random_state=seed,
         )
 
-    def _set(self, found: SelectedRidge) -> SelectedRidge:
-        self.features_, self.ridge_ = found.features, found.ridge
-        self.bandwidth_, self.alpha_ = found.bandwidth, float(found.ridge.alpha_)
-        return found
+    def _set(self, selected: SelectedRidge) -> SelectedRidge:
+        self.features_, self.ridge_ = selected.features, selected.ridge
+        self.bandwidth_, self.alpha_ = selected.bandwidth, float(selected.ridge.alpha_)
+        return selected
 
     def _stored(self) -> tuple[xr.Dataset, str, int]:
         schema = CLASSIFIER if isinstance(self, ClassifierMixin) else REGRESSOR
@@ -358,11 +358,11 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
         return self._set_errors(found, targets, sizes)
 
     def _set_errors(
-        self, found: SelectedRidge, targets: Array, sizes: Array | None
+        self, selected: SelectedRidge, targets: Array, sizes: Array | None
     ) -> DistributionRegressor:
         """Set the attributes that intervals need; the sizes are of the groups with a prediction."""
-        self.leave_one_out_: Array = found.predictions[:, 0]
-        self.error_variance_: ErrorVariance = found.error_variance
+        self.leave_one_out_: Array = selected.predictions[:, 0]
+        self.error_variance_: ErrorVariance = selected.error_variance
         kept = np.isfinite(self.leave_one_out_)
         errors = np.abs(targets[kept] - self.leave_one_out_[kept])
         self._scores = np.sort(errors / np.sqrt(self.error_variance_.of(sizes)))
@@ -662,10 +662,10 @@ class DistributionClassifier(ClassifierMixin, DistributionEstimator):
                 )
 
     def _calibrate(
-        self, found: SelectedRidge, targets: Array, weights: Array
+        self, selected: SelectedRidge, targets: Array, weights: Array
     ) -> DistributionClassifier:
         """Fit the logistic regression on leave-one-out predictions."""
-        kept = np.isfinite(found.predictions[:, 0])
+        kept = np.isfinite(selected.predictions[:, 0])
         codes = _codes(targets)
         missing = np.setdiff1d(codes[weights > 0], codes[kept])
         if len(np.unique(codes[kept])) < 2:
@@ -682,7 +682,7 @@ class DistributionClassifier(ClassifierMixin, DistributionEstimator):
             )
         logistic = LogisticRegression(C=_CALIBRATION, max_iter=1000)
         with one_blas_thread(), config_context(enable_metadata_routing=False):
-            logistic.fit(found.predictions[kept], codes[kept], weights[kept])
+            logistic.fit(selected.predictions[kept], codes[kept], weights[kept])
         return self._set_logistic(logistic)
 
     def _set_logistic(self, logistic: LogisticRegression) -> DistributionClassifier:

@@ -12,7 +12,7 @@ from sklearn.linear_model import RidgeCV
 from dask_sketch.errors import InputError
 
 Array = NDArray[np.float64]
-_LEAST = 1e-9  # squared diagonal entry of a Cholesky factor of a matrix with entries of one
+_MIN_SQUARE = 1e-9  # squared diagonal entry of a Cholesky factor of a matrix with entries of one
 
 
 def grouped_ridge(
@@ -104,7 +104,7 @@ def _left_out(smoother: Array, residuals: Array) -> Array:
 
 def _solved(matrix: Array, right: Array) -> Array:
     factor = cho_factor(matrix)
-    if np.min(np.diag(factor[0])) ** 2 < _LEAST:
+    if np.min(np.diag(factor[0])) ** 2 < _MIN_SQUARE:
         raise LinAlgError("the matrix is singular within rounding")
     return np.asarray(cho_solve(factor, right))
 

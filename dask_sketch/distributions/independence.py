@@ -308,15 +308,15 @@ def compare_columns(
         fractions = both.total_weight / both.total_weight.sum()
         variance = fractions @ (both.variance + (both.mean - fractions @ both.mean) ** 2)
         columns = list(bands(both.feature_map, variance))
-        parts = _parts(both, first, second, fractions, codes).with_least_noise(columns)
+        parts = _parts(both, first, second, fractions, codes).with_smallest_noise(columns)
         _warn_of_skewness(parts, both.dim)
         draws = parts.draws(n_permutations, seed)
-        found: list[Array] = []
+        statistics: list[Array] = []
         for band in columns:
-            found.append(np.asarray(np.einsum("ij,ij->i", draws[:, band], draws[:, band])))
+            statistics.append(np.asarray(np.einsum("ij,ij->i", draws[:, band], draws[:, band])))
             if len(band) <= 2 * MAX_BAND:
-                found += _whitened(draws[:, band], parts.covariance(band[: len(band) // 2]))
-        p_value = combined_p_value(np.array(found))
+                statistics += _whitened(draws[:, band], parts.covariance(band[: len(band) // 2]))
+        p_value = combined_p_value(np.array(statistics))
         effect = _effect(halves(parts.within + parts.first * parts.second))
     return IndependenceTest(
         p_value=p_value,
@@ -421,7 +421,7 @@ class _Parts:
     strata: NDArray[np.intp]
     factors: Array | None = None
 
-    def with_least_noise(self, columns: list[NDArray[np.intp]]) -> _Parts:
+    def with_smallest_noise(self, columns: list[NDArray[np.intp]]) -> _Parts:
         """Give the random signs in each band no less noise than independent rows would have.
 
         By chance, rare values of both sets may meet in no row: then all covariances are small and
@@ -434,12 +434,12 @@ class _Parts:
             :func:`~dask_sketch.distributions.band_statistics.bands`.
         """
         n, m = self.within.shape
-        factors, found = np.ones(m), np.abs(self.within) ** 2
+        factors, noise = np.ones(m), np.abs(self.within) ** 2
         # the noise of n units has about this relative error, which is allowed for
         allowed = max(1.0 - math.sqrt(2.0 / n), 0.0)
         for band in columns:  # the last one of each frequency counts
             chosen = band[: len(band) // 2]
-            smallest, own = float(self.least[:, chosen].sum()), float(found[:, chosen].sum())
+            smallest, own = float(self.least[:, chosen].sum()), float(noise[:, chosen].sum())
             factors[chosen] = math.sqrt(max(allowed * smallest / own, 1.0)) if own > 0.0 else 1.0
         return replace(self, factors=factors)
 

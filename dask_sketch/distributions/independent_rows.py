@@ -30,7 +30,7 @@ from dask_sketch.distributions.row_noise import (
     centred,
     effect_of_rows,
     features_of,
-    most_rows,
+    max_rows,
     observe,
     resized,
 )
@@ -182,7 +182,7 @@ def compare_model(
     n = _require_comparable(sketch, model)
     feature_map = sketch.feature_map
     m = feature_map.n_frequencies
-    unit, size = feature_scales(feature_map), most_rows(m)
+    unit, size = feature_scales(feature_map), max_rows(m)
     require_memory("n_draws", n_draws, 8 * _COPIES * (size + 2 * m))
     with one_blas_thread():
         expected = halves(unit * model.characteristic(feature_map.frequencies))

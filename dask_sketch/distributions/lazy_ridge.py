@@ -72,11 +72,11 @@ class Targets:
             If a group has no target.
         """
         wanted = labels if self.names is None else self.names[labels]
-        found = np.minimum(np.searchsorted(self.labels, wanted), len(self.labels) - 1)
-        missing = self.labels[found] != wanted
+        positions = np.minimum(np.searchsorted(self.labels, wanted), len(self.labels) - 1)
+        missing = self.labels[positions] != wanted
         if missing.any():
             values_by_label({}, wanted[missing], "y")  # raises for the first of them
-        return found
+        return positions
 
 
 @dataclass(frozen=True, eq=False)
@@ -375,13 +375,13 @@ def _solve(
         best: tuple[float, float, Array, Array] | None = None
         for alpha in alphas.tolist():
             inverse = 1.0 / (np.maximum(eigenvalues, 0.0) + alpha)
-            found = inverse[:, None] * target
+            solution = inverse[:, None] * target
             leverage = (weights * scale * (1.0 / n_groups + turned**2 @ inverse))[:, None]
-            predictions = (mean[n:] + turned @ found - leverage * y) / (1.0 - leverage)
+            predictions = (mean[n:] + turned @ solution - leverage * y) / (1.0 - leverage)
             errors = np.mean((predictions - y) ** 2, axis=1)
             score = -float(np.average(errors, weights=weights))
             if best is None or score > best[0]:
-                best = score, alpha, vectors @ found, predictions
+                best = score, alpha, vectors @ solution, predictions
     assert best is not None
     score, alpha, coefficients, predictions = best
     intercept = mean[n:] - mean[:n] @ coefficients

@@ -179,12 +179,12 @@ def select_ridge(
 
     if len(bandwidths) == 1 or features.kernel == "linear":
         bandwidth = float(bandwidths[0])
-        found = fitted(bandwidth, size)
+        selected = fitted(bandwidth, size)
     else:
         tried = {one: fitted(one, min(size, _MAX_SELECTION)) for one in bandwidths.tolist()}
         bandwidth = max(tried, key=lambda one: tried[one][1].best_score_)
-        found = tried[bandwidth] if size <= _MAX_SELECTION else fitted(bandwidth, size)
-    made, ridge, predictions = found
+        selected = tried[bandwidth] if size <= _MAX_SELECTION else fitted(bandwidth, size)
+    made, ridge, predictions = selected
     variance = ErrorVariance.fit(np.mean((predictions - y) ** 2, axis=1), used.sizes)
     if weight_sizes and variance.per_sample > 0:
         w = w / variance.of(used.sizes)

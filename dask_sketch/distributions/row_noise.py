@@ -98,7 +98,7 @@ def observe(first: Sketch, second: Sketch, *, pooled: bool = True) -> ObservedDi
     first.feature_map.require_same(second.feature_map)
     feature_map = first.feature_map
     m, counts = feature_map.n_frequencies, (first.effective_count, second.effective_count)
-    size = most_rows(m)
+    size = max_rows(m)
     samples = [resized(side.sample, size) for side in (first, second) if side.sample is not None]
     rows = np.concatenate([np.asarray(one.rows, dtype=np.float64) for one in samples])
     fractions = np.array(counts) / sum(counts)
@@ -161,7 +161,7 @@ def _shared(fractions: Array, masses: list[Array]) -> Array:
     return np.concatenate([fraction * one for fraction, one in zip(fractions, masses, strict=True)])
 
 
-def most_rows(n_frequencies: int) -> int:
+def max_rows(n_frequencies: int) -> int:
     """Largest number of random rows of a side, for features that are in memory at once."""
     return max(min(MAX_ROWS, _NUMBERS // (2 * n_frequencies)), MIN_ROWS)
 

@@ -35,7 +35,7 @@ _KINDS = 2  # kinds of statistics, plain and whitened
 _DECAY = math.sqrt(2.0)  # ratio of the lengths of intervals
 _TINY = 1e-12  # variances relative to the largest one that are rounding
 _DOMINANT = 0.4  # fraction of the rows in one unit above which there is a warning,
-_FEWEST_UNITS = 8  # if there are at least as many units
+_MIN_UNITS = 8  # if there are at least as many units
 _MAX_STEP = 32.0  # ratio of the median sizes of the units before and after a position
 _HEADER = ("change from", "position", "p-value", "discrepancy", "interval")
 
@@ -325,7 +325,7 @@ def _warn_of_dominant(sizes: Array, labels: NDArray[Any], dim: str, level: float
     """Warn of a unit with so many of the rows that the level does not hold if units differ."""
     largest = int(np.argmax(sizes))
     fraction = float(sizes[largest] / sizes.sum())
-    if len(sizes) >= _FEWEST_UNITS and fraction > _DOMINANT:
+    if len(sizes) >= _MIN_UNITS and fraction > _DOMINANT:
         warn_user(
             f"{dim} {labels[largest]} has {fraction:.0%} of the effective rows: if units differ "
             f"from each other, changes are found more often than level={level:g} allows (in 13 % "
@@ -485,14 +485,14 @@ def _narrowest(
 
 
 def _refine(
-    found: dict[int, float],
+    changes: dict[int, float],
     can_change: NDArray[np.bool_],
     shortest: int,
     observed: Callable[[NDArray[np.intp]], Array],
 ) -> dict[int, float]:
     """Move each change point to the best split between its neighbours."""
-    edges, out = [0, *found, len(can_change)], {}
-    for k, p_value in enumerate(found.values()):
+    edges, out = [0, *changes, len(can_change)], {}
+    for k, p_value in enumerate(changes.values()):
         start, end = edges[k], edges[k + 2]
         middle = np.arange(start + shortest, end - shortest + 1)
         middle = middle[can_change[middle]]
@@ -503,12 +503,12 @@ def _refine(
 
 
 def _change_points(
-    units: Units, found: dict[int, float], labels: list[Any], level: float
+    units: Units, changes: dict[int, float], labels: list[Any], level: float
 ) -> tuple[ChangePoint, ...]:
     """Change points with their discrepancies, from positions with p-values."""
-    edges = [0, *found, len(units)]
+    edges = [0, *changes, len(units)]
     points = []
-    for k, (position, p_value) in enumerate(found.items()):
+    for k, (position, p_value) in enumerate(changes.items()):
         near = np.arange(edges[k], edges[k + 2])
         effect = effect_of(replace(units.select(near), first=near < position))
         size, interval = math.sqrt(max(effect.squared, 0.0)), effect.interval(level)

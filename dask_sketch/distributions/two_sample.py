@@ -41,7 +41,7 @@ Array = NDArray[np.float64]
 _MAX_RATIO = 8.0  # of the median sizes of the units of both sides, and of sizes and weights
 _MIN_SINGLE = 4  # frequencies of one feature alone that are needed for a statistic of them
 _MAX_LAGS = 6  # neighbours of a unit in time whose dependence on it counts in the noise
-_LEAST_NOISE = 0.25  # smallest noise of dependent units, relative to that of independent ones
+_MIN_NOISE = 0.25  # smallest noise of dependent units, relative to that of independent ones
 _NUMBERS = 2**24  # products of permutations and eigenvectors in memory at once
 
 
@@ -237,13 +237,13 @@ def _test_splits(units: Units, dim: str, seed: int) -> dict[str, Any]:
             "groups.",
             parameter="method",
         )
-    found = cross_test(units, seed)
+    test = cross_test(units, seed)
     p = moment_p_values(units)
     return {
-        "p_value": found.p_value,
+        "p_value": test.p_value,
         "smallest_p_value": 0.0,
-        "n_permutations": found.n_splits,
-        "is_complete": found.is_complete,
+        "n_permutations": test.n_splits,
+        "is_complete": test.is_complete,
         "features": _differences(units, p, np.lexsort((np.arange(len(p)), p))),
     }
 
@@ -320,11 +320,11 @@ class _Contrasts:
 
     def covariances(self, basis: Array, weights: Array) -> Array:
         """Mean weighted products of units at each distance in time, (n_lags, n_statistics)."""
-        found = np.empty((self.lags.shape[1], weights.shape[1]))
-        for lag in range(len(found)):
+        products = np.empty((self.lags.shape[1], weights.shape[1]))
+        for lag in range(len(products)):
             near = np.einsum("ij,ij->j", basis, np.roll(basis, -lag - 1, axis=0)) / len(basis)
-            found[lag] = near @ weights
-        return np.maximum(found, 0.0)
+            products[lag] = near @ weights
+        return np.maximum(products, 0.0)
 
     def relative(self, squares: Array, own: Array, covariances: Array) -> Array:
         """Squared differences, divided by their expectation if all units are of one distribution.
@@ -353,7 +353,7 @@ class _Contrasts:
         sums = np.zeros((self.noise.shape[1], *own.shape[1:]))
         np.add.at(sums, self.classes, own)
         noise = self.noise @ sums
-        noise = np.maximum(noise + self.lags @ covariances, _LEAST_NOISE * noise)
+        noise = np.maximum(noise + self.lags @ covariances, _MIN_NOISE * noise)
         return np.asarray(squares / np.where(noise > 0.0, noise, np.inf))
 
 
@@ -403,13 +403,13 @@ def _feature_differences(units: Units, contrasted: _Contrasts) -> tuple[FeatureD
     p = np.empty((len(pooled), len(contrasted)))
     for feature in range(len(pooled)):
         values = np.column_stack([units.means[:, feature], squares[:, feature]])
-        found = [_standardised(units.centred(values), contrasted)[None]]
+        statistics = [_standardised(units.centred(values), contrasted)[None]]
         single = np.flatnonzero(alone & (frequencies[feature] != 0))
         if len(single) >= _MIN_SINGLE:
             columns = np.concatenate([single, m + single])
             own = units.centred(units.vectors[:, columns])
-            found.append(contrasted.statistics(*whitened_basis(own)))
-        smallest = p_values(np.concatenate(found)).min(axis=0)
+            statistics.append(contrasted.statistics(*whitened_basis(own)))
+        smallest = p_values(np.concatenate(statistics)).min(axis=0)
         p[feature] = p_values(-smallest[None])[0]
     adjusted = adjusted_p_values(p)
     return _differences(units, adjusted, np.lexsort((p[:, 0], adjusted)))

@@ -139,8 +139,8 @@ class SketchEstimator(VersionedPickle, BaseEstimator, ABC):
             rows = weights = None
             samples = open_samples(x, weights=sample_weight, columns=self.columns)
         else:
-            n_least = 1 if auto else n_components
-            rows, weights = self._checked(x, sample_weight, n_least, reset=fresh)
+            n_min = 1 if auto else n_components
+            rows, weights = self._checked(x, sample_weight, n_min, reset=fresh)
             # with names, so that lazy tables are compared with them later
             names = names_of(getattr(self, "feature_names_in_", []))
             samples = replace(open_samples(rows, weights=weights), feature_names=names)
@@ -509,12 +509,12 @@ class SketchKMedians(SketchKMeans):
             )
             return model
         rows = calibrate(sketch)
-        found = kmedians(
+        clusters = kmedians(
             np.asarray(rows.rows, dtype=np.float64), model.n_components, weights=rows.weights,
             starts=[model.centers], seed=seed,
         )  # fmt: skip
-        order = np.argsort(-found.weights, kind="stable")
-        return replace(model, weights=found.weights[order], centers=found.centers[order])
+        order = np.argsort(-clusters.weights, kind="stable")
+        return replace(model, weights=clusters.weights[order], centers=clusters.centers[order])
 
 
 class SketchGaussianMixture(DensityMixin, SketchEstimator):

@@ -350,10 +350,10 @@ whitening, seed, dtype
         elif task == "comparison":
             covariances = comparison_covariances(rows, seed)
         else:
-            found = [rough, record.mixture]
+            mixtures = [rough, record.mixture]
             if matrix is not None:
-                found = [rough_mixture(rows, n_components, seed)]
-            covariances, fit = _component_variances(rows, found, seed, feature_names)
+                mixtures = [rough_mixture(rows, n_components, seed)]
+            covariances, fit = _component_variances(rows, mixtures, seed, feature_names)
     return FeatureMap(
         n_features=d,
         n_frequencies=m,

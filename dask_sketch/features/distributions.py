@@ -371,7 +371,7 @@ def _sparse_sums(
     return combine(bases, n_frequencies)
 
 
-def least_with_marginals(n_features: int) -> int:
+def min_with_marginals(n_features: int) -> int:
     """Smallest number of frequencies of which "gaussian-marginals" has some of single features.
 
     Parameters

@@ -503,11 +503,11 @@ class FeatureMap:
 
         The record of pilot rows, if there is one, has a checksum of its own.
         """
-        found = {"schema": "dask-sketch/feature-map", "version": 1, "digest": self.digest}
-        found["spec"] = json.loads(self.spec)
+        document = {"schema": "dask-sketch/feature-map", "version": 1, "digest": self.digest}
+        document["spec"] = json.loads(self.spec)
         if self.pilot is not None:
-            found |= {"pilot": self.pilot.as_dict(), "pilot_checksum": self.pilot.checksum}
-        return json.dumps(found, indent=2)
+            document |= {"pilot": self.pilot.as_dict(), "pilot_checksum": self.pilot.checksum}
+        return json.dumps(document, indent=2)
 
     @classmethod
     def from_json(cls, text: str) -> FeatureMap:

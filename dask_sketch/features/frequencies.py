@@ -156,10 +156,10 @@ class _Cache:
             return matching
 
     def _get(self, key: tuple[str, str]) -> SampledFrequencies | None:
-        found = self._entries.get(key)
-        if found is not None:
+        entry = self._entries.get(key)
+        if entry is not None:
             self._entries.move_to_end(key)
-        return found
+        return entry
 
 
 _CACHE = _Cache(size=8)

@@ -110,16 +110,16 @@ class Pilot:
 
     def as_dict(self) -> dict[str, Any]:
         """All values, for JSON; clusters and characteristic function only where there are some."""
-        found, parts, mixture = self.mixture, self.clusters, None
-        if found is not None:
+        fit, parts, mixture = self.mixture, self.clusters, None
+        if fit is not None:
             mixture = {
-                "weights": found.weights.tolist(),
-                "means": found.means.tolist(),
-                "variances": found.variances.tolist(),
-                "score": found.score,
+                "weights": fit.weights.tolist(),
+                "means": fit.means.tolist(),
+                "variances": fit.variances.tolist(),
+                "score": fit.score,
             }
-            if found.probabilities is not None:
-                mixture["probabilities"] = found.probabilities.tolist()
+            if fit.probabilities is not None:
+                mixture["probabilities"] = fit.probabilities.tolist()
         out: dict[str, Any] = {
             "n_rows": self.n_rows,
             "variance": self.variance.tolist(),
@@ -190,13 +190,13 @@ class Pilot:
             raise InputError(
                 f"pilot={str(values)[:60]!r} is not a record of pilot rows: leave it out."
             ) from error
-        found = out.mixture
+        pilot_mixture = out.mixture
         shapes: list[tuple[Array, tuple[int, ...]]] = [(out.variance, (n_features,))]
-        if found is not None:
-            k = len(found.weights)
-            shapes += [(found.weights, (k,)), (found.means, (k, n_features))]
-            shapes += [(found.variances, (k, n_features))]
-            probabilities = found.probabilities
+        if pilot_mixture is not None:
+            k = len(pilot_mixture.weights)
+            shapes += [(pilot_mixture.weights, (k,)), (pilot_mixture.means, (k, n_features))]
+            shapes += [(pilot_mixture.variances, (k, n_features))]
+            probabilities = pilot_mixture.probabilities
             if probabilities is not None:
                 shapes += [(probabilities, (k, probabilities.size // k))]
                 if (probabilities < 0).any():
@@ -219,9 +219,11 @@ class Pilot:
                 f"pilot has sampling_loss={out.sampling_loss!r}: give a number that is not "
                 "negative."
             )
-        if (out.variance < 0).any() or (found is not None and (found.variances <= 0).any()):
+        if (out.variance < 0).any() or (
+            pilot_mixture is not None and (pilot_mixture.variances <= 0).any()
+        ):
             raise InputError("pilot holds variances that are not positive.")
-        for each in (found, clusters):
+        for each in (pilot_mixture, clusters):
             if each is not None and not (
                 (each.weights >= 0).all() and abs(each.weights.sum() - 1.0) < 1e-8
             ):
@@ -293,13 +295,13 @@ def rough_mixture(rows: Array, n_components: int | None, seed: int = 0) -> Pilot
     return _with_constants(rows, found)
 
 
-def _with_constants(rows: Array, found: PilotMixture) -> PilotMixture:
+def _with_constants(rows: Array, mixture: PilotMixture) -> PilotMixture:
     """Mixture of all features, from one of the features that vary."""
     varies = np.ptp(rows, axis=0) > 0
-    means = np.tile(rows[0], (len(found.weights), 1))
-    variances = np.full(means.shape, 1e-6 * found.variances.mean())
-    means[:, varies], variances[:, varies] = found.means, found.variances
-    return PilotMixture(found.weights, means, variances, found.score)
+    means = np.tile(rows[0], (len(mixture.weights), 1))
+    variances = np.full(means.shape, 1e-6 * mixture.variances.mean())
+    means[:, varies], variances[:, varies] = mixture.means, mixture.variances
+    return PilotMixture(mixture.weights, means, variances, mixture.score)
 
 
 def cluster_pilot(
@@ -528,12 +530,12 @@ def _sampling_loss(rows: Array, mixture: PilotMixture, seed: int) -> float:
     for own, others in ((order[:middle], order[middle:]), (order[middle:], order[:middle])):
         if len(own) < k or not (np.ptp(rows[own], axis=0) > 0).all():
             return 0.0
-        found = fit_mixture(
+        half = fit_mixture(
             rows[own], None, k, starts=start, n_starts=0, n_moves=0,
             n_iterations=_HALF_ITERATIONS, tolerance=10.0 * _TOLERANCE,
         )  # fmt: skip
-        density = RowDensity(found.weights, found.means, found.covariances)
-        gap += 0.5 * (found.log_likelihood - float(density.log_total(rows[others]).mean()))
+        density = RowDensity(half.weights, half.means, half.covariances)
+        gap += 0.5 * (half.log_likelihood - float(density.log_total(rows[others]).mean()))
     return max(gap / 4.0, 0.0)
 
 

@@ -224,10 +224,10 @@ def _fit_envelope(radii: NDArray[np.float64], moduli: NDArray[np.float64]) -> fl
     grid = middle + np.linspace(-8.0, 8.0, 161)
     best = int(np.argmin([cost(g) for g in grid]))
     low, high = grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)]
-    found = optimize.minimize_scalar(
+    minimum = optimize.minimize_scalar(
         cost, bounds=(low, high), method="bounded", options={"xatol": 1e-10}
     )
-    return float(np.exp(found.x))
+    return float(np.exp(minimum.x))
 
 
 # Squared bandwidth in units of the mean squared distance of a sample to its centroid. With half of

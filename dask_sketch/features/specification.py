@@ -35,12 +35,12 @@ def parse_object(text: str) -> dict[str, Any]:
         If the text is not JSON, or not an object.
     """
     try:
-        found = json.loads(text)
+        parsed = json.loads(text)
     except (TypeError, ValueError, RecursionError) as error:  # also numbers of too many digits
         raise InputError(f"it is not JSON: {type(error).__name__}: {error}") from error
-    if not isinstance(found, dict):
-        raise InputError(f"it is JSON of type {type(found).__name__}, not an object.")
-    return found
+    if not isinstance(parsed, dict):
+        raise InputError(f"it is JSON of type {type(parsed).__name__}, not an object.")
+    return parsed
 
 
 def parse_specification(text: str) -> dict[str, Any]:
@@ -56,13 +56,13 @@ def parse_specification(text: str) -> dict[str, Any]:
     InputError
         If the text is not JSON, has unknown fields or no valid precision.
     """
-    found = parse_object(text)
-    unknown = found.keys() - set(STORED_NAMES.values())
+    values = parse_object(text)
+    unknown = values.keys() - set(STORED_NAMES.values())
     if unknown:
         raise InputError(f"it has fields that no feature map has: {sorted(unknown)}.")
-    if found.get("dtype") not in _DTYPES:  # NumPy would interpret other text as a record type
+    if values.get("dtype") not in _DTYPES:  # NumPy would interpret other text as a record type
         raise InputError("it has no precision, or another than float32 and float64.")
-    return {name: found[key] for name, key in STORED_NAMES.items() if key in found}
+    return {name: values[key] for name, key in STORED_NAMES.items() if key in values}
 
 
 def require_size(n_features: int, n_frequencies: int) -> None:

@@ -20,7 +20,7 @@ from dask_sketch.features.design import (
     larger_pilot,
     require_design_arguments,
 )
-from dask_sketch.features.distributions import FEW, least_with_marginals
+from dask_sketch.features.distributions import FEW, min_with_marginals
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.features.pilot import (
     WARNED_SAMPLING_LOSS,
@@ -235,7 +235,7 @@ def design(
     >>> grid.n_features, grid.n_sums
     (2, 6)
     """
-    require_options("design", options)
+    require_options(design, options)
     if task == PCA:
         unused = {
             "n_frequencies": n_frequencies, "distribution": distribution, "scale": scale,
@@ -363,7 +363,7 @@ def _with_missing(
         return "sparse-sums", n_frequencies
     if n_frequencies is None and n_components is not None:
         needed = default_n_frequencies(2, n_components, covariance_type=covariance_type)
-        n_frequencies = max(needed, least_with_marginals(2))
+        n_frequencies = max(needed, min_with_marginals(2))
     return "gaussian-marginals", n_frequencies
 
 

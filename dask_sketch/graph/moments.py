@@ -123,7 +123,7 @@ def second_moments(
     >>> bool(np.allclose(moments.covariance, np.cov(x.T)))
     True
     """
-    require_options("second_moments", options)
+    require_options(second_moments, options)
     require_nan_policy(nan_policy)
     require_integer("seed", seed, 0)
     if n_columns is not None:
@@ -275,12 +275,12 @@ def _first_grid(
         lazy = LazyResult(
             samples, Reduction("pilot", chunk, _joined), chosen=range(number, number + 1)
         )
-        (found,) = compute_together([lazy], client, progress=False, span="design", **where)
-        if found is None:
+        (first,) = compute_together([lazy], client, progress=False, span="design", **where)
+        if first is None:
             continue
-        rows.append(found[0])
-        if found[1] is not None and number == 0:
-            return found[1].grid, found[1]
+        rows.append(first[0])
+        if first[1] is not None and number == 0:
+            return first[1].grid, first[1]
         together = np.concatenate(rows)
         if len(together) >= _MIN_PILOT and _varies(together):
             break
@@ -396,13 +396,13 @@ def _groups_of_chunk(
             "pass nan_policy='omit' to leave such rows out.",
             parameter="nan_policy",
         )
-    found = []
+    of_groups = []
     for number in range(len(labels)):
         chosen = np.flatnonzero(codes == number)
         own = None if w is None else w[chosen]
         name = f"{label}, group {labels[number]}"
-        found.append(partial_moments(x[chosen], grid, own, nan_policy=nan_policy, label=name))
-    return labels, found
+        of_groups.append(partial_moments(x[chosen], grid, own, nan_policy=nan_policy, label=name))
+    return labels, of_groups
 
 
 def _merged_groups(parts: list[_Grouped]) -> _Grouped:
@@ -414,23 +414,23 @@ def _merged_groups(parts: list[_Grouped]) -> _Grouped:
     return labels, [merge(each) for each in together]
 
 
-def _finished_groups(found: _Grouped | None, label: str, names: Any) -> dict[Any, SecondMoments]:
+def _finished_groups(grouped: _Grouped | None, label: str, names: Any) -> dict[Any, SecondMoments]:
     """Second moments by label, as an object of Python if there is one."""
-    if found is None or not len(found[0]):
+    if grouped is None or not len(grouped[0]):
         raise InputError(f"{label} gave no samples: it has no rows with a label. Check groups.")
-    labels, moments = found
+    labels, moments = grouped
     labels = labels if names is None else names[labels]
     keys = labels if labels.dtype.kind in "Mm" else labels.tolist()
     return dict(zip(keys, moments, strict=True))
 
 
 def _finished(
-    found: SecondMoments | None, label: str, first: SecondMoments | None
+    moments: SecondMoments | None, label: str, first: SecondMoments | None
 ) -> SecondMoments:
     """Add the moments of the first chunk, and require samples."""
     if first is not None:
-        found = first if found is None else merge([first, found])
-    if found is None or not found.total_weight > 0:
-        count, omitted = (0, 0) if found is None else (found.count, found.omitted)
+        moments = first if moments is None else merge([first, moments])
+    if moments is None or not moments.total_weight > 0:
+        count, omitted = (0, 0) if moments is None else (moments.count, moments.omitted)
         raise no_samples(label, count, omitted)
-    return found
+    return moments

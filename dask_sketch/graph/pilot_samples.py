@@ -27,7 +27,7 @@ _MAX_DRAWS = 64  # of chunks at a time, where many rows are in chunks of few row
 _IN_SMALL_CHUNKS = 0.05  # share of the rows that may be in chunks too small for their part
 # The same where chunks differ, as in sorted data: 64 chunks, more of them if they are small, and
 # fewer if they are large, by the bytes of all
-_MANY_CHUNKS, _MOST_CHUNKS, _LEAST_CHUNKS = 64, 512, 16
+_MANY_CHUNKS, _MAX_CHUNKS, _MIN_CHUNKS = 64, 512, 16
 _SMALL_BYTES, _LARGE_BYTES = 2**27, 2**31
 _COMPARED = 20  # rows of a chunk whose mean is compared with those of others
 _BETWEEN, _CHANCE = 0.05, 5.0  # part of a variance that is between chunks, and times its noise
@@ -150,8 +150,8 @@ def _many_chunks(samples: Samples) -> int:
         return _MANY_CHUNKS
     size = samples.largest_chunk
     if size * _MANY_CHUNKS < _SMALL_BYTES:
-        return min(_SMALL_BYTES // size, _MOST_CHUNKS)
-    return max(min(_LARGE_BYTES // size, _MANY_CHUNKS), _LEAST_CHUNKS)
+        return min(_SMALL_BYTES // size, _MAX_CHUNKS)
+    return max(min(_LARGE_BYTES // size, _MANY_CHUNKS), _MIN_CHUNKS)
 
 
 def _spread_out(order: NDArray[np.int64], size: int) -> NDArray[np.int64]:

@@ -158,11 +158,11 @@ def reduce_blocks(
     chunk, combine
         Functions of a :class:`Reduction`.
     """
-    found: Any = None
+    total: Any = None
     for block, label in blocks:
         part = apply_to_block(chunk, block, label)
-        found = part if found is None else combine([found, part])
-    return found
+        total = part if total is None else combine([total, part])
+    return total
 
 
 class _OfColumns(NamedTuple):
@@ -211,5 +211,5 @@ def _combine_same_columns(parts: list[_OfColumns], combine: Combine) -> _OfColum
     return _OfColumns(combine([part.part for part in parts]), columns)
 
 
-def _finish_columns(found: _OfColumns | None, finalize: Callable[[Any], Any]) -> Any:
-    return finalize(None if found is None else found.part)
+def _finish_columns(result: _OfColumns | None, finalize: Callable[[Any], Any]) -> Any:
+    return finalize(None if result is None else result.part)

@@ -146,7 +146,7 @@ def sketch(
     require_nan_policy(nan_policy)
     require_device(device)
     if isinstance(feature_map, MomentGrid):
-        require_options("sketch", options)
+        require_options(sketch, options)
         _require_no_rows(device, sample, position)
         return second_moments(
             x, weights, like=feature_map, groups=groups, nan_policy=nan_policy,
@@ -168,11 +168,11 @@ def sketch(
         _pass, feature_map=feature_map, nan_policy=nan_policy, device=device, size=size
     )
     if is_stream(x):
-        require_options("sketch", options)
+        require_options(sketch, options)
         beside = {"weights": weights, "groups": groups}
         return _sketch_stream(x, beside, feature_map, split_every, options, pass_over, position)
     samples, fan_in = open_input(
-        "sketch", x, feature_map, split_every, weights=weights, groups=groups, options=options
+        sketch, x, feature_map, split_every, weights=weights, groups=groups, options=options
     )
     lazy = pass_over(samples, fan_in, position=position)
     return lazy if samples.lazy else lazy.compute(scheduler="threads")
@@ -253,7 +253,7 @@ def _sketch_stream(
         given = beside | dict(zip(streams, values, strict=True))
         _require_rows(block, number)
         samples, fan_in = open_input(
-            "sketch", block, feature_map, split_every, **given, options=options
+            sketch, block, feature_map, split_every, **given, options=options
         )
         samples = block_in_memory(samples, block, number)
         columns = same_columns(columns, samples.feature_names, f"block {number} of the stream")
@@ -347,10 +347,10 @@ def _sample_chunk(
     sampling: Sampling,
     positions: Positions,
 ) -> Sketch:
-    found = sketch(rows, weights, label)
+    sums = sketch(rows, weights, label)
     start = positions.of(number, rows, row)
     return add_sample(
-        found, rows, weights, sampling, stream=start.stream, start=start.start,
+        sums, rows, weights, sampling, stream=start.stream, start=start.start,
         positions=start.positions,
     )  # fmt: skip
 
@@ -444,13 +444,13 @@ def _sketch_groups(
 
 
 def _finish_groups(
-    found: SketchGroup | None,
+    group: SketchGroup | None,
     feature_map: FeatureMap,
     dim: str,
     names: NDArray[Any] | None,
     label: str | None,
 ) -> SketchGroup:
-    result = SketchGroup.empty(feature_map, dim) if found is None else found
+    result = SketchGroup.empty(feature_map, dim) if group is None else group
     if label is not None:
         count, omitted = int(result.count.sum()), int(result.omitted.sum()) + result.unlabelled
         _require_samples(count, omitted, label, feature_map, grouped=True)

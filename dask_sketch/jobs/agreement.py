@@ -313,7 +313,9 @@ def nan_policies(job: Job) -> dict[str, str]:
 
 def _require_policies(job: Job, ledger: Ledger) -> None:
     """Raise for a policy for missing values that is not that of earlier rows with such values."""
-    records = [found for record in ledger.history() if (found := record.results.get(POLICIES))]
+    records = [
+        policies for record in ledger.history() if (policies := record.results.get(POLICIES))
+    ]
     for number, table in enumerate(job.sources):
         earlier = records[-1].get(table.name) if records else None
         if earlier in (None, "raise", table.nan_policy):  # no row of "raise" had missing values

@@ -109,14 +109,14 @@ def write_component_page(
     )
 
 
-def _good(outcome: Outcome, found: PrincipalComponents) -> Answer:
+def _good(outcome: Outcome, components: PrincipalComponents) -> Answer:
     if outcome.breaches:
         return Answer("Is it good?", breach_sentences(outcome), strong=True)
-    if found.excess_risk == 0.0:
+    if components.excess_risk == 0.0:
         return Answer("Is it good?", ["Yes: the components are exact, from all second moments."])
-    excess = "unknown" if np.isnan(found.excess_risk) else f"{found.excess_risk:.2%}"
+    excess = "unknown" if np.isnan(components.excess_risk) else f"{components.excess_risk:.2%}"
     text = [f"The excess risk of the components is {excess} of the variance outside of them."]
-    return Answer("Is it good?", text, _needs_columns(found))
+    return Answer("Is it good?", text, _needs_columns(components))
 
 
 def _needs_columns(found: PrincipalComponents) -> bool:
@@ -142,23 +142,23 @@ def _actions(outcome: Outcome, found: PrincipalComponents) -> Answer:
     return Answer("What is to be done?", steps or ["Nothing."], bool(steps))
 
 
-def _components(found: PrincipalComponents, titles: list[str]) -> Section:
+def _components(components: PrincipalComponents, titles: list[str]) -> Section:
     """Variance of each component, and the features with the largest entries."""
-    ratios = found.explained_variance_ratio
+    ratios = components.explained_variance_ratio
     rows = []
-    for k, axis in enumerate(found.components[:MAX_ROWS]):
+    for k, axis in enumerate(components.components[:MAX_ROWS]):
         largest = np.argsort(-np.abs(axis), kind="stable")[:_LARGEST]
         rows.append(
             (
                 str(k),
-                f"{found.explained_variance[k]:.4g}",
+                f"{components.explained_variance[k]:.4g}",
                 f"{ratios[k]:.2%}",
                 f"{ratios[: k + 1].sum():.2%}",
                 ", ".join(f"{axis[j]:+.2f} {titles[j]}" for j in largest),
             )
         )
     header = ("component", "variance", "of all", "together", "largest entries")
-    text = f"{found.n_components:,} components of {found.n_samples:,} samples."
+    text = f"{components.n_components:,} components of {components.n_samples:,} samples."
     return Section("Principal components", text, header, rows)
 
 

@@ -13,7 +13,7 @@ from dask_sketch.models.principal_components import PrincipalComponents
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.choices import uses_matrices
 
-_LEAST_COST = 10.0  # noise levels
+_MIN_COST = 10.0  # noise levels
 _GROWTH_OF_COST = 10.0  # between two runs
 
 if TYPE_CHECKING:
@@ -129,11 +129,11 @@ def model_breaches(
     if isinstance(model, GaussianMixture):
         has_matrices = uses_matrices(model.covariance_type)
         shapes = model.covariance_matrices if has_matrices else model.variances
-        found = loss_to_rival(sketch, model.weights, model.means, shapes)
-        if found is not None and found[0] > limits.nats:
+        loss = loss_to_rival(sketch, model.weights, model.means, shapes)
+        if loss is not None and loss[0] > limits.nats:
             yield (
-                f"limits.nats = {limits.nats:g}: {name} is {found[0]:.3g} nats a sample below "
-                f"{found[1]}. Decode with more replicates or another method, or check the data."
+                f"limits.nats = {limits.nats:g}: {name} is {loss[0]:.3g} nats a sample below "
+                f"{loss[1]}. Decode with more replicates or another method, or check the data."
             )
 
 
@@ -156,7 +156,7 @@ def growth_of_cost(name: str, model: Model, earlier: Model) -> Iterator[str]:
         how.cost / how.noise_level if how is not None and how.noise_level > 0 else 0.0
         for how in (model.decoding, earlier.decoding)
     ]
-    limit = max(_LEAST_COST, _GROWTH_OF_COST * costs[1])
+    limit = max(_MIN_COST, _GROWTH_OF_COST * costs[1])
     if costs[1] > 0.0 and costs[0] > limit:
         yield (
             f"{name} leaves a cost of {costs[0]:.3g} noise levels, and the last one left "

@@ -311,13 +311,13 @@ class _Reader:
             source.table.fingerprint,
             chunks=[number for number, _ in done],
         )
-        found: list[Result] = []
+        unchanged: list[Result] = []
         for (number, sketch), now in zip(done, again, strict=True):
             if now == source.partitions[number]:
-                found.append((now, sketch))
+                unchanged.append((now, sketch))
             else:
                 self.changed.add(now.key)
-        return found
+        return unchanged
 
 
 def group_keys(table: GroupsTable, keys: Iterable[str]) -> dict[str, list[str]]:
@@ -378,12 +378,12 @@ def feature_map_of(job: Job, sources: list[OpenSource]) -> Conventions:
     For principal components, this is the grid of second moments.
     """
     available = any(source.table.nan_policy == "available" for source in sources)
-    found: Conventions | None = open_map_file(job)
-    if found is None:
-        found = _designed(job, sources, "available" if available else "omit")
-    if available and isinstance(found, FeatureMap):
-        require_sparse(found)
-    return found
+    conventions: Conventions | None = open_map_file(job)
+    if conventions is None:
+        conventions = _designed(job, sources, "available" if available else "omit")
+    if available and isinstance(conventions, FeatureMap):
+        require_sparse(conventions)
+    return conventions
 
 
 def _designed(job: Job, sources: list[OpenSource], nan_policy: NanPolicy) -> Conventions:

@@ -237,14 +237,14 @@ class Outcome:
         return card("Outcome", fields, summary=fields["samples"] + " samples", notes=notes)
 
 
-def noted_status(status: str, found: Mapping[str, Any]) -> str:
+def noted_status(status: str, results: Mapping[str, Any]) -> str:
     """Status of a run, with the nouns of its warnings.
 
     Parameters
     ----------
     status
         Status, such as ``"done"``.
-    found
+    results
         Fields of the outcome of the run, or results of its record.
 
     Examples
@@ -254,7 +254,7 @@ def noted_status(status: str, found: Mapping[str, Any]) -> str:
     """
     warned = {"alarm": "drift", "breaches": "limits", "refused": "model refused"}
     warned["damage"] = "damage"
-    return ", ".join([status, *(text for key, text in warned.items() if found.get(key))])
+    return ", ".join([status, *(text for key, text in warned.items() if results.get(key))])
 
 
 def drift_values(drift: Drift) -> dict[str, float]:

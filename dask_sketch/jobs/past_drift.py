@@ -212,13 +212,13 @@ def drift_history(ledger: LedgerReader | str | os.PathLike[str]) -> DriftHistory
     ((1,), True)
     """
     opened = ledger if isinstance(ledger, LedgerReader) else open_ledger(ledger)
-    found = DriftHistory.from_records(opened.history())
-    if not len(found):
+    history = DriftHistory.from_records(opened.history())
+    if not len(history):
         raise LedgerError(
             f"{opened.label} has no test of drift: the first one comes with a run of a job whose "
             "file has a table [drift], and that has earlier data to compare with."
         )
-    return found
+    return history
 
 
 @dataclass(frozen=True)
@@ -270,13 +270,13 @@ class LastChange:
     @property
     def note(self) -> str:
         """Explanation of the table; empty without change points."""
-        found = self.changes
-        if found is None or not found.points:
+        changes = self.changes
+        if changes is None or not changes.points:
             return ""
         return (
-            f"Changes between runs were searched in {found.n_units:,} units, with a probability of "
-            f"{found.level:.0%} of finding any where there is none. A discrepancy compares the "
-            "data back to the previous change with the data up to the next one."
+            f"Changes between runs were searched in {changes.n_units:,} units, with a probability "
+            f"of {changes.level:.0%} of finding any where there is none. A discrepancy compares "
+            "the data back to the previous change with the data up to the next one."
         )
 
     @property

@@ -108,12 +108,12 @@ def write_page(
     )
 
 
-def _answers(results: Results, outcome: Outcome, found: FitDiagnostics, name: str) -> list[Answer]:
+def _answers(results: Results, outcome: Outcome, fit: FitDiagnostics, name: str) -> list[Answer]:
     """Answers to the questions that come first: complete, good, changed, and what to do."""
-    steps = _steps(outcome, found)
+    steps = _steps(outcome, fit)
     return [
         complete_answer(outcome),
-        _good(outcome, found),
+        _good(outcome, fit),
         _changed(results, outcome, name),
         Answer("What is to be done?", steps or ["Nothing."], bool(steps)),
     ]
@@ -157,7 +157,7 @@ def _changed(results: Results, outcome: Outcome, name: str) -> Answer:
     return Answer("What has changed since last time?", text, outcome.alarm)
 
 
-def _steps(outcome: Outcome, found: FitDiagnostics) -> list[str]:
+def _steps(outcome: Outcome, fit: FitDiagnostics) -> list[str]:
     """Actions that follow from the outcome."""
     steps = run_steps(outcome)
     if outcome.alarm:
@@ -168,7 +168,7 @@ def _steps(outcome: Outcome, found: FitDiagnostics) -> list[str]:
         ]
     if outcome.refused:
         steps.append("Keep using the last good model until its successor is within the limits.")
-    if found.findings and not outcome.refused:
+    if fit.findings and not outcome.refused:
         steps.append("Read the advice below Quality of the fit.")
     return steps
 

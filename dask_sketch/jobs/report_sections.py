@@ -282,12 +282,12 @@ def drift_drawings(results: Results, outcome: Outcome) -> list[Drawing]:
     if not len(earlier):
         return []
     changes = results.since.changes if results.since else None
-    found = earlier.with_run(outcome.run, "", results.drift, alarm=outcome.alarm, changes=changes)
+    history = earlier.with_run(outcome.run, "", results.drift, alarm=outcome.alarm, changes=changes)
     caption = (
         "Discrepancy of the newest data from the data before it, in each run, with its confidence "
         "interval."
     )
-    return [Drawing("Drift by run", caption, found.plot)]
+    return [Drawing("Drift by run", caption, history.plot)]
 
 
 def _test(results: Results) -> Section:

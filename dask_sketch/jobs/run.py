@@ -257,10 +257,10 @@ class _Run:
         try:
             return create_ledger(path, feature_map, sample=n_rows, storage_options=options)
         except LedgerError:  # another run may have created it meanwhile
-            found = ledger_of(self.job)
-            if found is None:
+            ledger = ledger_of(self.job)
+            if ledger is None:
                 raise
-            return found
+            return ledger
 
     def _update(self, ledger: Ledger, sources: list[OpenSource], changes: Changes) -> None:
         """Update the ledger to the sources, in atomic commits."""
@@ -287,9 +287,9 @@ class _Run:
             if not keys:
                 continue
             self.log(f"reading {len(keys):,} partitions of {source.samples.label} ...")
-            found = sketches_of(self.job, source, keys, ledger, progress=self.progress)
-            with contextlib.closing(found):
-                for results in found:
+            batches = sketches_of(self.job, source, keys, ledger, progress=self.progress)
+            with contextlib.closing(batches):
+                for results in batches:
                     self._commit(ledger, results)
         if self.failed and self.job.limits.unreadable == "stop":
             self._stop()

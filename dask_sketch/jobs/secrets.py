@@ -207,18 +207,18 @@ def _few(items: Any) -> Any:
 
 
 def _variable(name: str) -> str:
-    found = os.environ.get(name)
-    if not found:
+    value = os.environ.get(name)
+    if not value:
         raise ValueError(f"the environment has no variable {name}: set it")
-    return found
+    return value
 
 
 def _content(path: Path) -> str:
     try:
-        found = read_regular_file(path, MAX_BYTES + 1)
-        if len(found) > MAX_BYTES:
+        content = read_regular_file(path, MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
             raise ValueError(f"{path} has more than {MAX_BYTES:,} bytes: it holds no secret")
-        return found.decode().strip()
+        return content.decode().strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
         raise ValueError(f"{path} cannot be read ({reason})") from error

@@ -52,12 +52,12 @@ def _different(values: list[str]) -> list[str]:
 
 def _size(value: Any) -> int:
     try:
-        found = -1 if isinstance(value, bool) else int(parse_bytes(value))
+        size = -1 if isinstance(value, bool) else int(parse_bytes(value))
     except (AttributeError, TypeError, ValueError, OverflowError):
-        found = -1
-    if not 1 <= found <= 2**50:
+        size = -1
+    if not 1 <= size <= 2**50:
         raise ValueError('should be a number of bytes up to 1 PiB, such as "32MiB"')
-    return found
+    return size
 
 
 def _location(value: str) -> str:
@@ -85,12 +85,12 @@ def _pattern(source: Any) -> re.Pattern[str]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # a warning announces a change of meaning
-            found = re.compile(source)
+            pattern = re.compile(source)
     except (re.error, OverflowError, RecursionError, Warning) as error:
         raise ValueError(f"should be a regular expression ({error})") from error
-    if found.groups > 1 and "group" not in found.groupindex:
+    if pattern.groups > 1 and "group" not in pattern.groupindex:
         raise ValueError("should mark the part that names the group as (?P<group>...)")
-    return found
+    return pattern
 
 
 def _require_cheap(source: str) -> None:

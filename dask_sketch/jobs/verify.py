@@ -145,13 +145,13 @@ def verify_job(
                             made[part.key] = result
             return made
 
-        found = ledger.verify(fraction, seed, resketch)
+        verification = ledger.verify(fraction, seed, resketch)
     return JobVerification(
-        checked=len(found.checked),
-        differing=found.differing,
+        checked=len(verification.checked),
+        differing=verification.differing,
         unreadable=tuple(sorted(unreadable)),
-        left_out=len(set(found.missing) - set(unreadable)),
-        total_differs=found.total_differs,
+        left_out=len(set(verification.missing) - set(unreadable)),
+        total_differs=verification.total_differs,
         seed=seed,
         damage=ledger.damage,
     )

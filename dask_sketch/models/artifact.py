@@ -210,20 +210,22 @@ COMPONENT_ARRAYS = {
 }
 
 
-def components_dataset(found: Any) -> xr.Dataset:
+def components_dataset(components: Any) -> xr.Dataset:
     """Return principal components as an xarray Dataset.
 
     Parameters
     ----------
-    found
+    components
         Object with the attributes of
         :class:`~dask_sketch.models.principal_components.PrincipalComponents`.
     """
     import numpy as np
     import xarray as xr
 
-    remainder = np.array([found.total_variance, found.noise_variance, found.excess_risk])
-    values = {name: getattr(found, name, remainder) for name in COMPONENT_ARRAYS}
+    remainder = np.array(
+        [components.total_variance, components.noise_variance, components.excess_risk]
+    )
+    values = {name: getattr(components, name, remainder) for name in COMPONENT_ARRAYS}
     return xr.Dataset(
         {
             name: (dimensions, values[name], {"meaning": text})
@@ -232,7 +234,7 @@ def components_dataset(found: Any) -> xr.Dataset:
         attrs={
             "convention": "the coordinates of a sample x are components @ (x - mean); "
             "feature_names is JSON, null if there are none.",
-            "n_samples": found.n_samples,
-            "feature_names": json.dumps(found.feature_names),
+            "n_samples": components.n_samples,
+            "feature_names": json.dumps(components.feature_names),
         },
     )

@@ -115,11 +115,13 @@ def kmeans(
     from sklearn.cluster import KMeans
 
     with one_thread():
-        found = KMeans(n_clusters, n_init=n_starts, random_state=random_state(seed))
-        found.fit(points, sample_weight=weights)
+        estimator = KMeans(n_clusters, n_init=n_starts, random_state=random_state(seed))
+        estimator.fit(points, sample_weight=weights)
     masses = np.ones(len(points)) if weights is None else np.asarray(weights, dtype=np.float64)
-    mass = np.bincount(found.labels_, weights=masses, minlength=n_clusters)
-    return Clusters(found.cluster_centers_, mass / mass.sum(), float(found.inertia_ / masses.sum()))
+    mass = np.bincount(estimator.labels_, weights=masses, minlength=n_clusters)
+    return Clusters(
+        estimator.cluster_centers_, mass / mass.sum(), float(estimator.inertia_ / masses.sum())
+    )
 
 
 def kmedians(
@@ -245,13 +247,13 @@ def unit_centers(centers: Array) -> Array:
     InputError
         If a center is at the origin, and has no direction.
     """
-    found = unit_rows(np.asarray(centers))
-    if np.isnan(found).any():
-        bad = int(np.argmax(np.isnan(found).any(axis=1)))
+    directions = unit_rows(np.asarray(centers))
+    if np.isnan(directions).any():
+        bad = int(np.argmax(np.isnan(directions).any(axis=1)))
         raise InputError(
             f"centers has the row {bad} at the origin, which has no direction: leave it out."
         )
-    return found
+    return directions
 
 
 def _directions(

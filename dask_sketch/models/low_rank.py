@@ -18,7 +18,7 @@ from dask_sketch.models.covariances import (
 from dask_sketch.validation.choices import LOW_RANK, listed_types, rank_of
 
 _TINY = 1e-300
-_LEAST = 1e-9  # noise variance, as a fraction of the variance of the feature
+_MIN_NOISE = 1e-9  # noise variance, as a fraction of the variance of the feature
 # Inner steps of an M-step, each of which increases the likelihood: where rows are in memory, the
 # eigenvectors take most of the time, and one step took 0.5 to 0.7 of the time of three; where each
 # M-step needs a pass over the data, more.
@@ -136,7 +136,7 @@ def factor_analysis(
     [[1.0, 1.0], [1.0, 2.0], [1.0, 1.0], [1.0, 0.5]]
     """
     diagonal = np.diagonal(matrices, axis1=1, axis2=2)
-    floors = np.maximum(np.maximum(_LEAST * diagonal, floor), _TINY)
+    floors = np.maximum(np.maximum(_MIN_NOISE * diagonal, floor), _TINY)
     if noise is None:
         noise = _first_noise(matrices, diagonal)
     noise = np.maximum(noise, floors)

@@ -230,12 +230,12 @@ def _latent_classes(dataset: xr.Dataset) -> LatentClassMixture:
 
 def _record(text: str) -> Decoding | None:
     """Parse the decoding record, and check the types of its values, which are shown and used."""
-    found = json.loads(text)
-    if found is None:
+    values = json.loads(text)
+    if values is None:
         return None
-    names = found.get("feature_names")
-    tuples = {"trace": tuple(found["trace"]), "feature_names": names and tuple(names)}
-    record = Decoding(**(found | tuples))
+    names = values.get("feature_names")
+    tuples = {"trace": tuple(values["trace"]), "feature_names": names and tuple(names)}
+    record = Decoding(**(values | tuples))
     texts = [record.method, record.model, record.message, record.refine or "", *(names or ())]
     numbers = [getattr(record, name) for name in _NUMBERS] + [*record.trace]
     numbers += [
@@ -262,10 +262,10 @@ def _record(text: str) -> Decoding | None:
 
 def _polishing(text: str) -> Polishing | None:
     """Parse the record of the passes, and check the types of its values."""
-    found = json.loads(text)
-    if found is None:
+    values = json.loads(text)
+    if values is None:
         return None
-    record = Polishing(**(found | {"trace": tuple(found["trace"])}))
+    record = Polishing(**(values | {"trace": tuple(values["trace"])}))
     numbers = [*record.trace, record.bound, record.seconds]
     if record.variance_floor is not None:
         numbers.append(record.variance_floor)

@@ -14,7 +14,7 @@ from dask_sketch.models.density import JointDensity
 from dask_sketch.validation.categories import Categories
 
 Array = NDArray[np.float64]
-LEAST_PROBABILITY = 1e-6  # of a level in a fit, so that no row has the density zero
+MIN_PROBABILITY = 1e-6  # of a level in a fit, so that no row has the density zero
 MIN_VARIANCE = 1e-6  # of a component, as a fraction of that of the rows
 _SHORT_ITERATIONS = 15  # of each start, before the best one is continued
 _OWN_FRACTION = 0.5  # weight of the row that a component starts from, against all rows
@@ -218,7 +218,7 @@ class _Fit:
         for part in self._categories.slices:
             some = np.maximum(counts[:, part], 0.0) + 1e-300
             fractions = some / some.sum(axis=1, keepdims=True)
-            fractions = np.maximum(fractions, LEAST_PROBABILITY)
+            fractions = np.maximum(fractions, MIN_PROBABILITY)
             out[:, part] = fractions / fractions.sum(axis=1, keepdims=True)
         return out
 

@@ -24,7 +24,7 @@ _POINT_MASS = 0.1  # smallest share of the rows that have the same value of a fe
 _COUNTED = 200  # rows among which that value is looked for
 # Of mergers of centroids: rows of which the best takes the place of one, smallest ratio of what it
 # gains to what the merger costs, before iterations, smallest gain, and failures that end them.
-_FAR_ROWS, _WORTH_TRYING, _LEAST_GAIN, _MAX_MERGERS_FAILED = 8, 0.7, 1e-4, 20
+_FAR_ROWS, _WORTH_TRYING, _MIN_GAIN, _MAX_MERGERS_FAILED = 8, 0.7, 1e-4, 20
 _FAR = 0.995  # quantile of the distance of the row that a far cluster is looked for at
 
 
@@ -154,7 +154,7 @@ def _merger(
     family: Covariances,
     components: Components,
     k: int,
-    found: tuple[float, int | None],
+    removal: tuple[float, int | None],
     responsibilities: Array,
     rows: Array,
     weights: Array,
@@ -170,7 +170,7 @@ def _merger(
     step = max(len(kept) // _MAX_ROWS, 1)
     kept = kept[::step]
     if not len(kept):
-        return found
+        return removal
     merged = _merge(family, components, k, partner)
     whole, pair = (
         Components(each.weights[part], each.means[part], each.covariances[part])
@@ -181,7 +181,7 @@ def _merger(
     with np.errstate(under="ignore"):
         changes = np.log(np.maximum(1.0 - q + q * np.exp(np.minimum(ratios, 50.0)), 1e-300))
     loss = -step * float(weights[kept] @ changes)
-    return (loss, partner) if loss < found[0] else found
+    return (loss, partner) if loss < removal[0] else removal
 
 
 def _merge(family: Covariances, components: Components, k: int, partner: int) -> Components:
@@ -404,7 +404,7 @@ def merge_and_reseed(rows: Array, weights: Array, centers: Array, seed: int) -> 
     while failures < _MAX_MERGERS_FAILED:
         moved = _with_far_row(x, weights, best, rng)
         trial = None if moved is None else _assigned(x, weights, _moved(x, weights, moved))
-        if trial is None or trial.error > best.error * (1.0 - _LEAST_GAIN):
+        if trial is None or trial.error > best.error * (1.0 - _MIN_GAIN):
             failures += 1
         else:
             best, failures = trial, 0
@@ -442,26 +442,28 @@ def _moved(x: Array, weights: Array, centers: Array) -> Array:
 
 
 def _with_far_row(
-    x: Array, weights: Array, found: _Assignment, rng: np.random.Generator
+    x: Array, weights: Array, assignment: _Assignment, rng: np.random.Generator
 ) -> Array | None:
     """Centroids with two of them merged and one at a far row; None if that cannot pay."""
-    mass = np.bincount(found.labels, weights, len(found.centers))
-    norms = (found.centers**2).sum(axis=1)
-    between = np.maximum(norms[:, None] + norms - 2.0 * found.centers @ found.centers.T, 0.0)
+    mass = np.bincount(assignment.labels, weights, len(assignment.centers))
+    norms = (assignment.centers**2).sum(axis=1)
+    between = np.maximum(
+        norms[:, None] + norms - 2.0 * assignment.centers @ assignment.centers.T, 0.0
+    )
     shared = mass[:, None] * mass / np.maximum(mass[:, None] + mass, np.finfo(float).tiny)
     costs = between * shared
     np.fill_diagonal(costs, np.inf)
     one, other = np.unravel_index(int(costs.argmin()), costs.shape)
-    total = np.cumsum(weights * found.squares)
+    total = np.cumsum(weights * assignment.squares)
     if not total[-1] > 0.0:
         return None
     far = x[np.searchsorted(total, rng.random(_FAR_ROWS) * total[-1])]
     squares = (x * x).sum(axis=1)[:, None] - 2.0 * x @ far.T + (far * far).sum(axis=1)
-    gains = weights @ np.maximum(found.squares[:, None] - np.maximum(squares, 0.0), 0.0)
+    gains = weights @ np.maximum(assignment.squares[:, None] - np.maximum(squares, 0.0), 0.0)
     chosen = int(gains.argmax())
     if gains[chosen] < _WORTH_TRYING * costs[one, other]:
         return None
-    centers = found.centers.copy()
+    centers = assignment.centers.copy()
     both = max(mass[one] + mass[other], np.finfo(float).tiny)
     centers[one] = (mass[one] * centers[one] + mass[other] * centers[other]) / both
     centers[other] = far[chosen]

@@ -172,10 +172,10 @@ def concentrations_of(lengths: Array, n_features: int) -> Array:
     r = np.clip(np.asarray(lengths, dtype=np.float64), 0.0, 1.0 - 0.4 * (d - 1) / MAX_CONCENTRATION)
     k = r * (d - r**2) / (1.0 - r**2)
     for _ in range(4):
-        found = resultant_lengths(k, d)
-        slope = 1.0 - found**2 - (d - 1) * found / np.where(k > 0.0, k, 1.0)
+        reached = resultant_lengths(k, d)
+        slope = 1.0 - reached**2 - (d - 1) * reached / np.where(k > 0.0, k, 1.0)
         slope = np.where(k > 0.0, slope, 1.0 / d)
-        k = np.maximum(k - (found - r) / np.where(slope > 0.0, slope, np.inf), 0.0)
+        k = np.maximum(k - (reached - r) / np.where(slope > 0.0, slope, np.inf), 0.0)
     return np.minimum(k, MAX_CONCENTRATION)
 
 

@@ -622,12 +622,12 @@ def fit_centroids(
     scaled = masses * len(values)
     with one_thread():
         state = int(np.random.SeedSequence(seed).generate_state(1)[0])
-        found = [KMeans(len(start), init=start, n_init=1) for start in map(np.asarray, starts)]
+        estimators = [KMeans(len(start), init=start, n_init=1) for start in map(np.asarray, starts)]
         if n_starts:
-            found.append(KMeans(n_components, n_init=n_starts, random_state=state))
-        for each in found:
+            estimators.append(KMeans(n_components, n_init=n_starts, random_state=state))
+        for each in estimators:
             each.fit(values, sample_weight=scaled)
-        best = min(found, key=lambda each: float(each.inertia_))
+        best = min(estimators, key=lambda each: float(each.inertia_))
         if len(best.cluster_centers_) > 1:
             centers = merge_and_reseed(values, scaled, best.cluster_centers_, seed)
             trial = KMeans(len(centers), init=centers, n_init=1).fit(values, sample_weight=scaled)

@@ -66,10 +66,10 @@ def require_feature_map(feature_map: object) -> None:
 
 def require_position(position: object) -> int:
     """Raise InputError unless ``position`` is the number of a row that 64 bits hold."""
-    found = require_integer("position", position, 0)
-    if found > MAX_POSITION:
-        raise InputError(f"position={found}: give an integer of at most 2**62.")
-    return found
+    start = require_integer("position", position, 0)
+    if start > MAX_POSITION:
+        raise InputError(f"position={start}: give an integer of at most 2**62.")
+    return start
 
 
 def require_device(device: object) -> None:

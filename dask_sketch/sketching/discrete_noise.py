@@ -54,10 +54,10 @@ class RandomBits:
         out = np.empty(n, dtype=np.int64)
         filled = 0
         while filled < n:
-            found = (self.words(n - filled) >> shift).astype(np.int64)
-            found = found[found < bound]
-            out[filled : filled + len(found)] = found
-            filled += len(found)
+            numbers = (self.words(n - filled) >> shift).astype(np.int64)
+            numbers = numbers[numbers < bound]
+            out[filled : filled + len(numbers)] = numbers
+            filled += len(numbers)
         return out
 
 
@@ -161,11 +161,11 @@ def _signed(magnitudes: Callable[[int], Integers], n: int, bits: RandomBits) -> 
     out = np.empty(n, dtype=np.int64)
     filled = 0
     while filled < n:
-        found = magnitudes(min(2 * (n - filled) + 16, _BATCH))
-        negative = bits.below(2, len(found)) == 1
-        found = np.where(negative, -found, found)[~(negative & (found == 0))][: n - filled]
-        out[filled : filled + len(found)] = found
-        filled += len(found)
+        values = magnitudes(min(2 * (n - filled) + 16, _BATCH))
+        negative = bits.below(2, len(values)) == 1
+        values = np.where(negative, -values, values)[~(negative & (values == 0))][: n - filled]
+        out[filled : filled + len(values)] = values
+        filled += len(values)
     return out
 
 

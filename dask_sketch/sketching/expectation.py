@@ -48,7 +48,7 @@ _SLAB = 2**15  # rows that are converted at a time
 _SEEN = 1e-6  # samples, of mean weight; fewer do not determine a mean
 _BITS = math.log2(math.e)
 FINER = 2.0**-12  # unit of centroids whose clusters are narrow, as a fraction of the first unit
-_LEAST = 1e-13  # floor of eigenvalues in units of variances, which rounding respects
+_MIN_EIGENVALUE = 1e-13  # floor of eigenvalues in units of variances, which rounding respects
 _LOG2_TWO_PI = math.log2(2.0 * math.pi)
 _TOO_LARGE = (
     "sums are larger than can be held exactly: a total weight of 7e13, or second moments to match. "
@@ -434,20 +434,21 @@ class ExpectationStep(FrozenDataclass):
         variances = model.variances
         if covariance_shape(model) != "known":
             spread = second / np.where(seen, counts, 1.0)[:, None] - shift**2
-            found = np.maximum(spread, 0.0) * variances
+            fitted = np.maximum(spread, 0.0) * variances
             if covariance_shape(model) == "isotropic":
-                found, floor = (
+                fitted, floor = (
                     np.broadcast_to(
-                        np.broadcast_to(values, found.shape).mean(axis=1)[:, None], found.shape
+                        np.broadcast_to(values, fitted.shape).mean(axis=1)[:, None],
+                        fitted.shape,
                     )
-                    for values in (found, floor)
+                    for values in (fitted, floor)
                 )
-            found = np.maximum(found, floor)
-            variances = np.where(seen[:, None] & (found > 0.0), found, variances)
+            fitted = np.maximum(fitted, floor)
+            variances = np.where(seen[:, None] & (fitted > 0.0), fitted, variances)
         kind = model.covariance_type
-        found = variances[:, 0] if kind == "spherical" else variances
+        fitted = variances[:, 0] if kind == "spherical" else variances
         return GaussianMixture(
-            weights, locations, found, model.decoding, covariance_type=kind,
+            weights, locations, fitted, model.decoding, covariance_type=kind,
             feature_names=model.feature_names,
         )  # fmt: skip
 
@@ -465,7 +466,7 @@ class ExpectationStep(FrozenDataclass):
         if model.covariance_type == "tied":
             matrices = np.einsum("k,kij->ij", counts / counts.sum(), matrices)[None]
             before = before[:1]
-        smallest = np.maximum(floor, _LEAST * model.variances).min(axis=0)
+        smallest = np.maximum(floor, _MIN_EIGENVALUE * model.variances).min(axis=0)
         if rank_of(model.covariance_type) is not None:
             before = model.covariances
         matrices = covariances_of(model.covariance_type).constrained(matrices, before, smallest)
@@ -574,9 +575,9 @@ def _usable(
     if not finite.all() and not omit:
         bad = int(np.argmin(finite))
         refuse_not_finite(rows[bad], start + bad, label, names)
-    found = np.where(finite, weights, 0.0).astype(np.float64)
-    fine = (found >= 2.0**MIN_EXPONENT) & (found <= 2.0**MAX_EXPONENT) | (found == 0)
+    usable = np.where(finite, weights, 0.0).astype(np.float64)
+    fine = (usable >= 2.0**MIN_EXPONENT) & (usable <= 2.0**MAX_EXPONENT) | (usable == 0)
     if not fine.all():
         bad = int(np.argmin(fine))
         refuse_weight(float(weights[bad]), start + bad, label)
-    return found, int((~finite).sum())
+    return usable, int((~finite).sum())

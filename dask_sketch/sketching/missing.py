@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy.sparse.csgraph import depth_first_order, minimum_spanning_tree
 
 from dask_sketch.errors import InputError, MergeError
-from dask_sketch.features.distributions import least_with_marginals
+from dask_sketch.features.distributions import min_with_marginals
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.features.kernels.fixed_point import FRACTION, WEIGHT_FRACTION, FixedPoint
 from dask_sketch.features.kernels.incomplete import pairs_of, used_features
@@ -35,8 +35,8 @@ ARRAYS = ("frequencies", "pairs", "first", "second")  # attributes of the counte
 STACKED = (*ARRAYS, "weight_quanta")
 _BLOCK = 256  # sets of features whose overlaps with all others are computed together
 # Bound of the probabilities of the tree: values that were never missing may be missing.
-_LEAST = 1e-12
-_LEAST_FRACTION = 1e-9  # of the rows that observe a frequency
+_MIN_PROBABILITY = 1e-12
+_MIN_FRACTION = 1e-9  # of the rows that observe a frequency
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,11 +129,11 @@ class MissingWeights(FrozenDataclass):
             Total weight, in quanta of a sketch.
         """
         total = FixedPoint.from_integers([weight_quanta >> (WEIGHT_FRACTION - FRACTION)])
-        found = []
+        fractions = []
         for missing in (self.frequencies, self.pairs):
             everywhere = total.part(np.zeros(missing.shape, np.intp))
-            found.append((everywhere - missing).to_float(FRACTION))
-        return found[0], found[1]
+            fractions.append((everywhere - missing).to_float(FRACTION))
+        return fractions[0], fractions[1]
 
     def is_possible(self, weight_quanta: int) -> bool:
         """Whether the counters are between zero and the total weight, and squares positive."""
@@ -330,7 +330,7 @@ def require_sparse(feature_map: FeatureMap) -> None:
         # sparse sums use both of two features, and a sparse radius all of four
         sparse = ["gaussian-marginals", "sparse-sums", "sparse-radius"]
         names = sparse[: min(max(feature_map.n_features - 1, 1), 2) + (feature_map.n_features > 4)]
-        min_frequencies = least_with_marginals(feature_map.n_features)
+        min_frequencies = min_with_marginals(feature_map.n_features)
         remedy = (
             f"Design the feature map with distribution={' or '.join(map(repr, names))}, at least "
             f"{min_frequencies} frequencies and without whitening='full', or pass "
@@ -472,7 +472,7 @@ class ObservedPatterns:
     """
 
     def __init__(self, uses: Mask, fractions: Array, both: Array):
-        fractions = np.maximum(fractions, _LEAST_FRACTION)
+        fractions = np.maximum(fractions, _MIN_FRACTION)
         self._factors = 1.0 / fractions
         d = uses.shape[1]
         first, second = pairs_of(d)
@@ -484,13 +484,13 @@ class ObservedPatterns:
         uses = uses[:, self._missed]
         self._sets, of = np.unique(uses, axis=0, return_inverse=True)
         self._set_of_frequency = of.reshape(-1)
-        self._observed = np.clip(own[self._missed], _LEAST, 1.0 - _LEAST)
+        self._observed = np.clip(own[self._missed], _MIN_PROBABILITY, 1.0 - _MIN_PROBABILITY)
         self._order, self._parents, self._given = _tree(
             pairs[np.ix_(self._missed, self._missed)], self._observed
         )
         # of the model; those of the counters replace them
         alone = self._probabilities(self._sets)
-        expected = np.maximum(alone[self._set_of_frequency], _LEAST)
+        expected = np.maximum(alone[self._set_of_frequency], _MIN_PROBABILITY)
         self._units = 1.0 / np.sqrt(expected * fractions)
 
     def overlaps(self, chosen: NDArray[np.intp] | None = None) -> Array:
@@ -591,7 +591,8 @@ def _tree(both: Array, observed: Array) -> tuple[NDArray[np.intp], NDArray[np.in
         (1.0 - one) * (1.0 - observed),
     )  # fmt: skip
     information = sum(
-        np.maximum(cell, 0.0) * np.log(np.maximum(cell, _LEAST) / np.maximum(chance, _LEAST))
+        np.maximum(cell, 0.0)
+        * np.log(np.maximum(cell, _MIN_PROBABILITY) / np.maximum(chance, _MIN_PROBABILITY))
         for cell, chance in zip(cells, expected, strict=True)
     )
     information = np.asarray(information)

@@ -413,11 +413,13 @@ def feature_map_of(dataset: xr.Dataset) -> FeatureMap:
     digest = attrs["digest"]
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
         raise ArtifactError(f"digest={str(digest)[:80]!r} is none; it was edited or is damaged.")
-    found = FeatureMap.from_spec(attrs["feature_map"], digest, stored)
+    feature_map = FeatureMap.from_spec(attrs["feature_map"], digest, stored)
     if "pilot" not in attrs:
-        return found
+        return feature_map
     values = parse_object(attrs["pilot"])
-    return found.with_pilot(Pilot.from_dict(values, found.n_features, found.n_frequencies))
+    return feature_map.with_pilot(
+        Pilot.from_dict(values, feature_map.n_features, feature_map.n_frequencies)
+    )
 
 
 def _stack(name: str, words: NDArray[Any], shift: int) -> StackedFixedPoint:

@@ -229,7 +229,7 @@ def partial_sketch(
 
 
 def add_sample(
-    found: Sketch,
+    sketch: Sketch,
     x: Any,
     weights: Any,
     sampling: Sampling,
@@ -242,7 +242,7 @@ def add_sample(
 
     Parameters
     ----------
-    found
+    sketch
         Sketch of the chunk.
     x, weights
         Rows of the chunk, shape (..., n_features), and their weights or None.
@@ -252,9 +252,9 @@ def add_sample(
         Place of the rows in the source, see :class:`RowSampler`.
     """
     rows = x.reshape(-1, x.shape[-1])
-    sampler = RowSampler(sampling, found.feature_map, stream)
+    sampler = RowSampler(sampling, sketch.feature_map, stream)
     sampler.add(rows, None if weights is None else weights.reshape(-1), start, positions)
-    return replace(found, sample=sampler.result(rows.dtype))
+    return replace(sketch, sample=sampler.result(rows.dtype))
 
 
 def _sketch_on_host(
@@ -293,12 +293,12 @@ def _sketch_on_host(
         for exponent, rows in reader.groups:
             used = None if weights is None else reader.weights[rows]
             sums.add(reader.rows[rows], used, exponent)
-    found = _complete_rows(feature_map, sums, reader)
+    sketch = _complete_rows(feature_map, sums, reader)
     if incomplete is not None:
-        found = _with_incomplete(found, incomplete)
-    if not has_phases(feature_map, found.minimum, found.maximum):
-        refuse_phases(feature_map, found.minimum, found.maximum, label)
-    return found
+        sketch = _with_incomplete(sketch, incomplete)
+    if not has_phases(feature_map, sketch.minimum, sketch.maximum):
+        refuse_phases(feature_map, sketch.minimum, sketch.maximum, label)
+    return sketch
 
 
 def _complete_rows(feature_map: FeatureMap, sums: ExactSums, reader: RowReader) -> Sketch:
@@ -316,20 +316,20 @@ def _complete_rows(feature_map: FeatureMap, sums: ExactSums, reader: RowReader) 
     )
 
 
-def _with_incomplete(found: Sketch, incomplete: IncompleteRows) -> Sketch:
+def _with_incomplete(sketch: Sketch, incomplete: IncompleteRows) -> Sketch:
     """Sketch with the counts, moments and bounds of rows with missing values."""
     reader = incomplete.reader
     return replace(
-        found,
-        weight_quanta=found.weight_quanta + reader.weight_quanta,
-        squared_weight_quanta=found.squared_weight_quanta + reader.squared_weight_quanta,
-        count=found.count + reader.count,
+        sketch,
+        weight_quanta=sketch.weight_quanta + reader.weight_quanta,
+        squared_weight_quanta=sketch.squared_weight_quanta + reader.squared_weight_quanta,
+        count=sketch.count + reader.count,
         omitted=incomplete.omitted,
         # zeros without sign, so that the order of the rows does not matter
-        minimum=np.minimum(found.minimum, incomplete.minimum) + 0.0,
-        maximum=np.maximum(found.maximum, incomplete.maximum) + 0.0,
-        first_quanta=found.first_quanta + reader.first_quanta,
-        second_quanta=found.second_quanta + reader.second_quanta,
+        minimum=np.minimum(sketch.minimum, incomplete.minimum) + 0.0,
+        maximum=np.maximum(sketch.maximum, incomplete.maximum) + 0.0,
+        first_quanta=sketch.first_quanta + reader.first_quanta,
+        second_quanta=sketch.second_quanta + reader.second_quanta,
         missing=incomplete.missing(),
     )
 

@@ -295,10 +295,10 @@ def _key(sketch: Sketch, seed: int, *parameters: float) -> bytes:
     key = hashlib.sha256(f"dask-sketch noise {seed} {parameters}".encode())
     key.update(sketch.feature_map.digest.encode())
     key.update(f" {sketch.weight_quanta} {sketch.squared_weight_quanta} {sketch.count}".encode())
-    found = [sketch.moment_quanta, sketch.first_quanta, sketch.second_quanta]
+    sums = [sketch.moment_quanta, sketch.first_quanta, sketch.second_quanta]
     if sketch.missing is not None:
-        found += [sketch.missing.frequencies, sketch.missing.pairs]
-    for quanta in found:
+        sums += [sketch.missing.frequencies, sketch.missing.pairs]
+    for quanta in sums:
         key.update(quanta.high.tobytes() + quanta.low.tobytes())
     return key.digest()
 

@@ -380,10 +380,10 @@ def harmonic(bits: int) -> float:
 
 def require_bits(bits: object) -> int:
     """Raise InputError unless ``bits`` is a number of bits of a phase."""
-    found = require_integer("bits", bits, 1)
-    if found > MAX_BITS:
-        raise InputError(f"bits={found}: give 1 to {MAX_BITS}.")
-    return found
+    n_bits = require_integer("bits", bits, 1)
+    if n_bits > MAX_BITS:
+        raise InputError(f"bits={n_bits}: give 1 to {MAX_BITS}.")
+    return n_bits
 
 
 def _blocks(count: int, n_frequencies: int, max_rows: int) -> Iterator[slice]:

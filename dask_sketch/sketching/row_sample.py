@@ -19,7 +19,7 @@ from dask_sketch.validation.device import on_device, on_host
 
 Array = NDArray[np.float64]
 DEFAULT_ROWS = 20_000  # rows of a sample, where they are not too long
-_DEFAULT_BYTES, _FEWEST_ROWS = 2**24, 2_000
+_DEFAULT_BYTES, _MIN_ROWS = 2**24, 2_000
 # For mixtures of many parameters, each of which needs so many rows; a map has five frequencies for
 # each parameter.
 _PER_FREQUENCY, _PER_PARAMETER = 20, 100
@@ -46,7 +46,7 @@ def default_size(n_features: int, wanted: int = 0) -> int:
     >>> default_size(12), default_size(784), default_size(12, 160_000), default_size(50, 646_400)
     (20000, 5349, 160000, 83886)
     """
-    max_rows = max(_DEFAULT_BYTES // (4 * n_features), _FEWEST_ROWS)
+    max_rows = max(_DEFAULT_BYTES // (4 * n_features), _MIN_ROWS)
     return min(max(DEFAULT_ROWS, wanted), max_rows)
 
 
@@ -308,10 +308,10 @@ class RowSample(FrozenDataclass):
         threshold = min(self.threshold, part.threshold)
         mine = self._cut(threshold)
         gone = part._cut(threshold)
-        found = np.isin(mine.keys, gone.keys)
-        if found.sum() != len(gone):
+        is_gone = np.isin(mine.keys, gone.keys)
+        if is_gone.sum() != len(gone):
             return None
-        left = ~found
+        left = ~is_gone
         return RowSample(
             mine.rows[left], mine.row_weights[left], mine.importance[left], mine.keys[left],
             threshold, self.size,
@@ -424,10 +424,10 @@ class Sampling:
         """
         pilot = feature_map.pilot
         variance = None if pilot is None else tuple(map(float, pilot.variance))
-        found = cls(size, feature_map.seed, variance=variance)
+        sampling = cls(size, feature_map.seed, variance=variance)
         if not n_samples or weighted:
-            return found
-        return replace(found, limit=found.bounds(n_samples)[1])
+            return sampling
+        return replace(sampling, limit=sampling.bounds(n_samples)[1])
 
     def bounds(self, n_rows: int) -> tuple[float, float]:
         """Thresholds that usually, and almost surely, exceed the keys of over ``size`` rows.
@@ -538,11 +538,11 @@ class RowSampler:
         keys, importance = np.empty((2, len(numbers)))
         _score(rows, weights, numbers, hashes, self._center, self._precision, keys, importance)
         kept = keys < self._threshold  # not of weight zero, whose key is infinite
-        found = rows[numbers[kept]]
-        kept[kept] = finite = np.isfinite(found).all(axis=1)
+        chosen = rows[numbers[kept]]
+        kept[kept] = finite = np.isfinite(chosen).all(axis=1)
         size = self._sampling.size
         part = RowSample(
-            found[finite],
+            chosen[finite],
             weights[kept] if weights.size else np.ones(int(kept.sum())),
             importance[kept],
             keys[kept],

@@ -269,11 +269,11 @@ class SecondMoments(FrozenDataclass, Storable):
         if not self.grid.pairwise:
             return self.total_weight
         rows = np.arange(1, self.n_features + 1)
-        found = self._floats(self._starts(rows) + rows)
-        if not (found > 0.0).all():
-            title = feature_title(int(np.argmin(found)), self.grid.feature_names)
+        totals = self._floats(self._starts(rows) + rows)
+        if not (totals > 0.0).all():
+            title = feature_title(int(np.argmin(totals)), self.grid.feature_names)
             raise InputError(f"{title} has no values: leave it out of the samples.")
-        return found
+        return totals
 
     @cached_property
     def _first(self) -> Array:

@@ -204,7 +204,7 @@ def _same_columns(
 
 
 def same_columns(
-    first: tuple[Any, ...] | None, found: tuple[Any, ...] | None, label: str
+    first: tuple[Any, ...] | None, second: tuple[Any, ...] | None, label: str
 ) -> tuple[Any, ...] | None:
     """Names of columns, if both are the same or one is not known.
 
@@ -213,11 +213,11 @@ def same_columns(
     InputError
         If they differ.
     """
-    if first is None or found is None:
-        return found if first is None else first
-    if found != first:
+    if first is None or second is None:
+        return second if first is None else first
+    if second != first:
         raise InputError(
-            f"{label} has the columns {list(found[:6])}, where {list(first[:6])} are expected: "
+            f"{label} has the columns {list(second[:6])}, where {list(first[:6])} are expected: "
             "give all of them the same columns in the same order.",
             parameter="x",
         )

@@ -145,13 +145,13 @@ def read_block(
     except Exception as error:  # the parser fails in many ways
         raise _unreadable(label, error) from error
     if expected is not None and names != list(expected):
-        found, first_file = (
+        names_here, first_file = (
             first_few(shorten(str(name), 50) for name in each) for each in (names, expected)
         )
         raise ChunkError(
-            f"{label} could not be read: a file has the names {found} in its first line, where the "
-            f"first file has {first_file}. Give the files the same names in the same order, or "
-            "sketch them one at a time and add the sketches."
+            f"{label} could not be read: a file has the names {names_here} in its first line, "
+            f"where the first file has {first_file}. Give the files the same names in the same "
+            "order, or sketch them one at a time and add the sketches."
         )
     try:
         # one more name: pandas would take the first of too many values as an index

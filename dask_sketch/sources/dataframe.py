@@ -226,14 +226,15 @@ def _labelled_partition(
 
 def _select_columns(frame: pd.DataFrame, columns: list[Any], label: str) -> pd.DataFrame:
     """Select columns of a partition by name: Dask does not check that it has those announced."""
-    found = list(frame.columns)
-    if found == columns:
+    columns_of_frame = list(frame.columns)
+    if columns_of_frame == columns:
         return frame
-    wrong = [name for name in columns if found.count(name) != 1]
+    wrong = [name for name in columns if columns_of_frame.count(name) != 1]
     if wrong:
         raise ChunkError(
-            f"a partition of {label} has the columns {found[:6]}: {wrong[:6]} of the others are "
-            "missing there, or not unique. Give all partitions columns of the same names."
+            f"a partition of {label} has the columns {columns_of_frame[:6]}: {wrong[:6]} of "
+            "the others are missing there, or not unique. Give all partitions columns of the same "
+            "names."
         )
     return frame[columns]
 

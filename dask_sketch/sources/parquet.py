@@ -52,7 +52,7 @@ def is_glob(fs: Any, found: str) -> bool:
     return any(sign in found for sign in "*?[") and not path_exists(fs, found)
 
 
-def list_parquet_files(fs: Any, found: str) -> dict[str, int]:
+def list_parquet_files(fs: Any, location: str) -> dict[str, int]:
     """Sizes of the Parquet files at a path, sorted by path.
 
     Below a folder, files whose names or folders begin with a dot or an underscore are left out
@@ -63,7 +63,7 @@ def list_parquet_files(fs: Any, found: str) -> dict[str, int]:
     ----------
     fs
         File system.
-    found
+    location
         Path of a file or folder, or a pattern, without the protocol.
 
     Raises
@@ -83,17 +83,17 @@ def list_parquet_files(fs: Any, found: str) -> dict[str, int]:
     """
     fs.invalidate_cache()  # object stores keep listings, and each call needs a new one
     left_out: list[str] = []
-    root, marks = found, {".", "_"}
-    if is_glob(fs, found):
-        root = _folder_of(found, fs.root_marker)
-        marks -= {step[:1] for step in found.removeprefix(root).split("/")}
-        listed = _matching(fs, found)
+    root, marks = location, {".", "_"}
+    if is_glob(fs, location):
+        root = _folder_of(location, fs.root_marker)
+        marks -= {step[:1] for step in location.removeprefix(root).split("/")}
+        listed = _matching(fs, location)
         if isinstance(fs, LocalFileSystem):  # this follows links to folders
-            left_out += set(glob.glob(found, recursive=True)) - set(listed)  # noqa: PTH207
-    elif fs.isdir(found):
-        listed = _below(fs, found)
+            left_out += set(glob.glob(location, recursive=True)) - set(listed)  # noqa: PTH207
+    elif fs.isdir(location):
+        listed = _below(fs, location)
     else:
-        return {found: int(fs.info(found)["size"])}
+        return {location: int(fs.info(location)["size"])}
     hidden = {name for name in (*listed, *left_out) if _is_hidden(name, root, marks)}
     other = [name for name, info in listed.items() if info["type"] not in ("file", "directory")]
     left_out = [name for name in left_out if _is_data(name)]
@@ -101,8 +101,8 @@ def list_parquet_files(fs: Any, found: str) -> dict[str, int]:
     left_out = [name for name in left_out if name not in hidden]
     if left_out:
         raise InputError(
-            f"x={found!r}: {min(left_out)} is, or lies below, a symbolic link or a special file, "
-            f"{len(left_out):,} in all, and these are not followed: put the files themselves "
+            f"x={location!r}: {min(left_out)} is, or lies below, a symbolic link or a special "
+            f"file, {len(left_out):,} in all, and these are not followed: put the files themselves "
             "there, or give the folder to which the link leads."
         )
     files = {
@@ -113,9 +113,9 @@ def list_parquet_files(fs: Any, found: str) -> dict[str, int]:
     skipped = [name for name in files if name in hidden]
     if skipped:
         warn_user(
-            f"x={found!r}: {len(skipped):,} of {len(files):,} Parquet files are left out, because "
-            f"their names or folders begin with a dot or an underscore: {skipped[0]}. If they are "
-            "data, rename them, or give a pattern that begins like that."
+            f"x={location!r}: {len(skipped):,} of {len(files):,} Parquet files are left out, "
+            f"because their names or folders begin with a dot or an underscore: {skipped[0]}. If "
+            "they are data, rename them, or give a pattern that begins like that."
         )
     return {name: size for name, size in files.items() if name not in hidden}
 
@@ -182,10 +182,10 @@ def _contents(fs: Any, folders: Iterable[str]) -> Infos:
 
 def _list(fs: Any, folder: str) -> list[dict[str, Any]]:
     try:
-        found: list[dict[str, Any]] = fs.ls(folder, detail=True)
+        entries: list[dict[str, Any]] = fs.ls(folder, detail=True)
     except FileNotFoundError:  # removed since its parent was listed
         return []
-    return found
+    return entries
 
 
 def _is_hidden(name: str, root: str, marks: set[str]) -> bool:
@@ -250,11 +250,11 @@ class PartReader:
         return frame
 
 
-def _require_columns(found: Sequence[str], wanted: Sequence[str], path: str) -> None:
+def _require_columns(present: Sequence[str], wanted: Sequence[str], path: str) -> None:
     """Raise ChunkError for a file that lacks a column that other files have."""
-    missing = [name for name in wanted if name not in found]
+    missing = [name for name in wanted if name not in present]
     if missing:
-        others = [name for name in found if name not in wanted]
+        others = [name for name in present if name not in wanted]
         raise ChunkError(
             f"{path} could not be read: it lacks the columns {first_few(map(repr, missing))}"
             + (f", and has {first_few(map(repr, others))} beside the others" if others else "")

@@ -514,11 +514,11 @@ class Positions:
         ]
         if len(first) == 1:
             return Place((), first[0] + row + self.offset)
-        found = np.zeros((1,) * len(first), dtype=np.int64)
+        starts = np.zeros((1,) * len(first), dtype=np.int64)
         for axis, (start, n) in enumerate(zip(first, rows.shape[:-1], strict=True)):
             along = np.arange(start, start + n) * int(np.prod(self.shape[axis + 1 :]))
-            found = found + along.reshape([-1 if i == axis else 1 for i in range(len(first))])
-        return Place((), 0, found.ravel() + self.offset)
+            starts = starts + along.reshape([-1 if i == axis else 1 for i in range(len(first))])
+        return Place((), 0, starts.ravel() + self.offset)
 
 
 def _starts(sizes: tuple[int, ...]) -> int | tuple[int, ...]:

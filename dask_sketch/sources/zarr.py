@@ -270,12 +270,12 @@ def _count_chunks(shape: tuple[int, ...], chunks: tuple[int, ...]) -> int:
 def _require_values(array: zarr.Array[Any], label: str) -> None:
     """Raise InputError for packed values, by the attributes that xarray and netCDF use for them."""
     attributes = dict(array.attrs)
-    found = {name: attributes[name] for name in _PACKING if name in attributes}
+    packing = {name: attributes[name] for name in _PACKING if name in attributes}
     if array.metadata.zarr_format == 2 and "_ARRAY_DIMENSIONS" in attributes:
-        found.setdefault("_FillValue", array.fill_value or None)  # zero is Zarr's own default
+        packing.setdefault("_FillValue", array.fill_value or None)  # zero is Zarr's own default
     changing = {
         name: value
-        for name, value in found.items()
+        for name, value in packing.items()
         if value is not None and value != _PACKING[name] and not _is_nan(value)
     }
     if changing:
@@ -437,10 +437,10 @@ def _open(store: Any, storage_options: dict[str, Any] | None, label: str, comple
         store = (local_path(store) or Path(store)).absolute()  # workers run in other folders
     try:
         # an open array is as trusted as it was opened
-        path, found = (
+        path, source = (
             (store.path, store.store) if is_open else ("", guarded(store, storage_options))
         )
-        return zarr.open(CompleteStore(found) if complete else found, path=path, mode="r")
+        return zarr.open(CompleteStore(source) if complete else source, path=path, mode="r")
     except Exception as error:  # file systems and damaged metadata fail in many ways
         if isinstance(store, Path) and store.is_file() and store.suffix != ".zip":
             raise InputError(
@@ -504,12 +504,12 @@ def _select(root: Any, name: str | None, label: str) -> Any:
             f"array=None: {label} has schema={schema!r}, a result of this package. Give the "
             f"samples; dask_sketch.{reader} reads the result."
         )
-    found = {key: value for key, value in root.arrays() if value.ndim == 2}
-    if len(found) == 1:
-        return next(iter(found.values()))
+    arrays = {key: value for key, value in root.arrays() if value.ndim == 2}
+    if len(arrays) == 1:
+        return next(iter(arrays.values()))
     shapes = ", ".join(f"{key} {value.shape}" for key, value in root.arrays())
     raise InputError(
-        f"array=None: {label} is a group with {len(found)} two-dimensional arrays "
+        f"array=None: {label} is a group with {len(arrays)} two-dimensional arrays "
         f"({shapes or 'it is empty'}). Name the array of the samples."
     )
 

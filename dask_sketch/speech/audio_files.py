@@ -76,12 +76,12 @@ def list_recordings(
 
 def _search(where: Path) -> list[Path]:
     if where.is_dir():
-        found = [path for path in where.rglob("*") if path.suffix.lower() in _SUFFIXES]
+        paths = [path for path in where.rglob("*") if path.suffix.lower() in _SUFFIXES]
     elif where.exists():
-        found = [where]
+        paths = [where]
     else:
-        found = [Path(path) for path in glob.iglob(str(where), recursive=True)]  # noqa: PTH207
-    return sorted(path.absolute() for path in found if path.is_file())
+        paths = [Path(path) for path in glob.iglob(str(where), recursive=True)]  # noqa: PTH207
+    return sorted(path.absolute() for path in paths if path.is_file())
 
 
 def speakers_of(recordings: list[Recording], speaker: str | Callable[[Path], str]) -> list[str]:

@@ -246,13 +246,13 @@ def _statistics_of_chunk(
     claims: Mapping[int, Sequence[int]],
     groups: NDArray[np.integer],
 ) -> _Sums:
-    found: _Sums = {}
+    sums: _Sums = {}
     for file, chosen in segments(groups):
         if file in claims:
             part = adaptation_statistics(rows[chosen], universal)
             for model in claims[file]:
-                found[model] = found[model] + part if model in found else part
-    return found
+                sums[model] = sums[model] + part if model in sums else part
+    return sums
 
 
 def merge_statistics(parts: Iterable[_Sums]) -> _Sums:

@@ -218,9 +218,9 @@ def _merge(parts: Iterable[_Sums]) -> _Sums:
     return merged
 
 
-def _scores(found: _Sums, of: Mapping[int, Sequence[int]], n_trials: int) -> NDArray[np.float64]:
+def _scores(sums: _Sums, of: Mapping[int, Sequence[int]], n_trials: int) -> NDArray[np.float64]:
     scores = np.full(n_trials, np.nan)
     for file, positions in of.items():
-        count, total = found[file]
+        count, total = sums[file]
         scores[list(positions)] = total / count
     return scores

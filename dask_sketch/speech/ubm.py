@@ -150,10 +150,10 @@ def _mixture(whole: Sketch, n_components: int, settings: dict[str, Any]) -> Gaus
     with warnings.catch_warnings():
         # of mixtures that are likelier, but separate speakers less well
         warnings.filterwarnings("ignore", message="the mixture is", category=UserWarning)
-        found = decode(whole, n_components, **settings)
-    if not isinstance(found, GaussianMixture):
+        mixture = decode(whole, n_components, **settings)
+    if not isinstance(mixture, GaussianMixture):
         raise InputError(
             f"model={settings.get('model')!r}, method={settings.get('method')!r}: give those of a "
             "Gaussian mixture."
         )
-    return found
+    return mixture

@@ -177,10 +177,10 @@ def _require_numbers(name: str, dtype: Any) -> None:
     if dtype is None:
         return
     try:
-        found = np.dtype(str(dtype))
+        stored_type = np.dtype(str(dtype))
     except TypeError:
-        found = np.dtype(object)
-    if found.kind not in "biufcmM" or found.itemsize > _MAX_ITEM:
+        stored_type = np.dtype(object)
+    if stored_type.kind not in "biufcmM" or stored_type.itemsize > _MAX_ITEM:
         raise ArtifactError(
             f"names the dtype {str(dtype)[:60]!r} of {name}: give one of numbers of up to "
             f"{_MAX_ITEM} bytes."

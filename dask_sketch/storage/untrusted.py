@@ -228,30 +228,30 @@ def guarded(store: Any, storage_options: dict[str, Any] | None = None) -> Any:
     if isinstance(store, dict):
         return GuardedStore(MemoryStore(store, read_only=True))
     if isinstance(store, str) and ("://" in store or "::" in store):
-        found = FsspecStore.from_url(store, storage_options=storage_options, read_only=True)
-        protocols = found.fs.protocol
+        opened = FsspecStore.from_url(store, storage_options=storage_options, read_only=True)
+        protocols = opened.fs.protocol
         names = {protocols} if isinstance(protocols, str) else set(protocols)
         is_http = bool(names & {"http", "https"})
-        return GuardedStore(BoundedHTTPStore(found) if is_http else found)
+        return GuardedStore(BoundedHTTPStore(opened) if is_http else opened)
     if isinstance(store, (str, Path)):
         return GuardedStore(LocalStore(local_path(store) or store, read_only=True))
     return store
 
 
-def _arrays_in(key: str, prefix: str, found: dict[str, Any]) -> Iterable[tuple[str, Any]]:
+def _arrays_in(key: str, prefix: str, parsed: dict[str, Any]) -> Iterable[tuple[str, Any]]:
     """Paths and metadata of the arrays of a document, including consolidated metadata."""
     name = key.rpartition("/")[2]
     if name == ".zarray":
-        yield prefix, found
+        yield prefix, parsed
     elif name == ".zmetadata":
-        for inner, document in found["metadata"].items():
+        for inner, document in parsed["metadata"].items():
             path, _, name = inner.rpartition("/")
             if name == ".zarray":
                 yield _joined(prefix, path), document
     elif name == "zarr.json":
-        if found.get("node_type") == "array":
-            yield prefix, found
-        consolidated = found.get("consolidated_metadata") or {}
+        if parsed.get("node_type") == "array":
+            yield prefix, parsed
+        consolidated = parsed.get("consolidated_metadata") or {}
         for path, document in consolidated.get("metadata", {}).items():
             if document.get("node_type") == "array":
                 yield _joined(prefix, path), document
@@ -289,10 +289,10 @@ def _pieces(
 
 
 def _require_stated_size(piece: memoryview, layout: Layout, key: str) -> None:
-    found, limit = len(piece), layout.max_chunk_bytes
+    n_bytes, limit = len(piece), layout.max_chunk_bytes
     if layout.compressor is not None:
-        found = decompressed_size(layout.compressor, piece, limit)
-    if found > limit:
+        n_bytes = decompressed_size(layout.compressor, piece, limit)
+    if n_bytes > limit:
         raise ArtifactError(
             f"the chunk {key!r} decompresses to over {limit:,} bytes, but its metadata states "
             f"{layout.chunk_bytes:,}: it is not read."

@@ -63,13 +63,13 @@ def _temporary_folder() -> str | None:
     try:
         folder = Path(tempfile.gettempdir()) / f"dask-sketch-numba-{os.geteuid()}"
         folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError:  # no temporary folder either
         return None
     safe = (
-        stat.S_ISDIR(found.st_mode)
-        and found.st_uid == os.geteuid()
-        and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        stat.S_ISDIR(status.st_mode)
+        and status.st_uid == os.geteuid()
+        and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     )
     return str(folder) if safe else None
 
@@ -147,11 +147,11 @@ class _LenientCache:
 
     def load_overload(self, signature: Any, context: Any) -> Any:
         """Load compiled code; return None, as for code that is not stored, if that fails."""
-        found = self._load(signature, context)
-        if found is None:
+        overload = self._load(signature, context)
+        if overload is None:
             self._state_compilation()
             self._begun = time.perf_counter()
-        return found
+        return overload
 
     def _state_compilation(self) -> None:
         """Log once that kernels are compiled: on the first use of a machine that takes a while."""

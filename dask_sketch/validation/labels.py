@@ -19,7 +19,7 @@ from dask_sketch.validation.compilation import cached_njit
 _COARSER = ("us", "ms", "s")
 
 
-def instants(found: Sequence[Any] | NDArray[Any]) -> NDArray[Any]:
+def instants(labels: Sequence[Any] | NDArray[Any]) -> NDArray[Any]:
     """Convert objects of the standard library or of pandas to dates or durations of NumPy.
 
     Periods become their first instant. The unit is taken from objects of NumPy; otherwise it is the
@@ -38,15 +38,15 @@ def instants(found: Sequence[Any] | NDArray[Any]) -> NDArray[Any]:
     array(['2000-01-01T00:00:00.000000', '9999-12-31T00:00:00.000000'],
           dtype='datetime64[us]')
     """
-    each = [np.asarray(_instant(label)) for label in found]
+    each = [np.asarray(_instant(label)) for label in labels]
     kinds = {one.dtype.kind for one in each}
     if kinds not in ({"M"}, {"m"}):
         raise TypeError("they are not all dates, and not all durations")
     if not all(
-        isinstance(label, np.generic) for label in found
+        isinstance(label, np.generic) for label in labels
     ):  # objects of NumPy have units of their own
         each.append(np.zeros(0, dtype=f"{kinds.pop()}8[ns]"))
-    return np.array(in_one_unit(each)[: len(found)])
+    return np.array(in_one_unit(each)[: len(labels)])
 
 
 def _instant(label: Any) -> Any:

@@ -339,13 +339,13 @@ class _Remote:
         names = list(limits)
         with _errors("read", self.label, Exception):
             # a range that is one byte longer than the limit detects larger objects
-            found = self.fs.cat_ranges(
+            contents = self.fs.cat_ranges(
                 [self._path(name) for name in names],
                 [0] * len(names),
                 [limits[name] + 1 for name in names],
             )
         out = {}
-        for name, content in zip(names, found, strict=True):
+        for name, content in zip(names, contents, strict=True):
             with _errors("read", self._label(name), Exception):
                 if isinstance(content, Exception):
                     raise content
@@ -362,11 +362,11 @@ class _Remote:
             try:
                 self.fs.pipe_file(path, content, mode="create")
             except Exception as error:  # file systems raise many types if the object exists
-                found = self._found(path, len(content) + 1)
-                if found is None:
+                existing = self._found(path, len(content) + 1)
+                if existing is None:
                     raise
                 # a request may have been sent twice, or its answer lost
-                if found != content:
+                if existing != content:
                     raise FileExistsError(path) from error
 
     def _found(self, path: str, limit: int) -> bytes | None:
@@ -383,10 +383,10 @@ class _Remote:
         with _errors("listed", self._label(folder), Exception):
             self.fs.invalidate_cache(path)
             try:
-                found: Iterable[str] = self.fs.ls(path, detail=False)
+                paths: Iterable[str] = self.fs.ls(path, detail=False)
             except FileNotFoundError:
                 return []
-        return sorted({name.rstrip("/").rsplit("/", 1)[-1] for name in found})
+        return sorted({name.rstrip("/").rsplit("/", 1)[-1] for name in paths})
 
     def find(self, folder: str) -> list[str]:
         path = self._path(folder)

@@ -74,12 +74,12 @@ class Batch:
         return [*self.reference.to_json(), self.n_members, sorted(self.dead)]
 
     @classmethod
-    def from_json(cls, found: Any) -> Batch:
+    def from_json(cls, values: Any) -> Batch:
         """Restore from :meth:`to_json`; ``ValueError`` for anything else."""
-        *reference, n_members, dead = found
+        *reference, n_members, dead = values
         batch = cls(Reference.from_json(reference), int(n_members), frozenset(map(int, dead)))
         if n_members < 1 or not all(0 <= row < n_members for row in batch.dead):
-            raise ValueError(f"{found!r} is not a batch")
+            raise ValueError(f"{values!r} is not a batch")
         return batch
 
 
@@ -136,10 +136,10 @@ def read_members(backend: Backend, batches: Sequence[Batch]) -> list[list[Member
     LedgerError
         If a batch is missing, edited or contradicts the manifest.
     """
-    found = read_attributes(backend, [batch.reference for batch in batches])
+    by_batch = read_attributes(backend, [batch.reference for batch in batches])
     return [
         _members(attributes, batch, backend)
-        for attributes, batch in zip(found, batches, strict=True)
+        for attributes, batch in zip(by_batch, batches, strict=True)
     ]
 
 
@@ -231,11 +231,11 @@ def read_sketches(
     """Read sketches of a batch by their positions, with random rows if ``sampling`` is given."""
     arrays = read_rows(backend, batch, feature_map, sampling=sampling)
     label = f"{backend.label}/{batch.reference.name}"
-    found = [unstack(arrays, row, feature_map, label) for row in positions]
+    sketches = [unstack(arrays, row, feature_map, label) for row in positions]
     if sampling is None:
-        return found
+        return sketches
     rows = _samples_of(arrays, positions, feature_map, sampling, label)
-    return [with_rows(one, sample) for one, sample in zip(found, rows, strict=True)]
+    return [with_rows(one, sample) for one, sample in zip(sketches, rows, strict=True)]
 
 
 def read_samples(

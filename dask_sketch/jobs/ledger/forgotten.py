@@ -77,13 +77,13 @@ class RowRanges:
         """Keys of the partitions whose rows a partition holds."""
         file, start, stop = _range_of(key)
         starts, stops, those = self._ranges.get(file, ((), (), ()))
-        found = set(self._holders.get(fingerprint, ()))
+        overlapping_keys = set(self._holders.get(fingerprint, ()))
         before = bisect_left(starts, stop)
         while before > 0 and stops[before - 1] > start:
             before -= 1
             if those[before][1] > start:
-                found.add(those[before][2])
-        return found
+                overlapping_keys.add(those[before][2])
+        return overlapping_keys
 
 
 def updated_identities(
@@ -157,10 +157,10 @@ def same_rows(forgotten: Mapping[str, Iterable[str]], keys: Iterable[str]) -> se
     for key, those in marks.items():
         for one in those:
             holders[one].add(key)
-    found = set(keys)
-    todo = list(found)
+    same = set(keys)
+    todo = list(same)
     while todo:
         for one in marks.get(todo.pop(), ()):
-            todo += holders[one] - found
-            found |= holders[one]
-    return found
+            todo += holders[one] - same
+            same |= holders[one]
+    return same

@@ -82,7 +82,7 @@ class RunRecord:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, found: Any, label: str) -> RunRecord:
+    def from_json(cls, record: Any, label: str) -> RunRecord:
         """Restore from :meth:`to_json`.
 
         Raises
@@ -92,7 +92,7 @@ class RunRecord:
         """
         kinds = {"number": int, "counts": dict, "results": dict, "models": dict, "versions": dict}
         try:
-            values = {f.name: found[f.name] for f in fields(cls)}
+            values = {f.name: record[f.name] for f in fields(cls)}
         except (KeyError, TypeError) as error:
             raise LedgerError(
                 f"{label} is not the record of a run: {error!r} is missing."
@@ -106,11 +106,11 @@ class RunRecord:
 def read_records(backend: Backend, segments: Sequence[Reference]) -> list[list[RunRecord]]:
     """Read the records of segments of the history."""
     out = []
-    for found, ref in zip(read_attributes(backend, list(segments)), segments, strict=True):
+    for attributes, ref in zip(read_attributes(backend, list(segments)), segments, strict=True):
         label = f"{backend.label}/{ref.name}"
-        if not isinstance(found.get("records"), list):
+        if not isinstance(attributes.get("records"), list):
             raise LedgerError(f"{label} holds no records of runs: it was edited or damaged.")
-        out.append([RunRecord.from_json(record, label) for record in found["records"]])
+        out.append([RunRecord.from_json(record, label) for record in attributes["records"]])
     return out
 
 

@@ -128,7 +128,7 @@ class Manifest:
         } | ({"with_missing": True} if self.with_missing else {})
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any], label: str) -> Manifest:
+    def from_json(cls, values: Mapping[str, Any], label: str) -> Manifest:
         """Restore from :meth:`to_json`.
 
         Raises
@@ -137,22 +137,22 @@ class Manifest:
             If ``found`` is not a manifest.
         """
         try:
-            marks = found.get("fingerprints", {})  # earlier versions stored none
+            marks = values.get("fingerprints", {})  # earlier versions stored none
             return cls(
-                number=int(found["number"]),
-                batches=tuple(map(Batch.from_json, found["batches"])),
-                total=None if found["total"] is None else Reference.from_json(found["total"]),
-                forgotten=frozenset(map(str, found["forgotten"])),
-                quarantined={str(k): str(v) for k, v in found["quarantined"].items()},
-                gone={str(k): (int(a), int(b)) for k, (a, b) in found["gone"].items()},
+                number=int(values["number"]),
+                batches=tuple(map(Batch.from_json, values["batches"])),
+                total=None if values["total"] is None else Reference.from_json(values["total"]),
+                forgotten=frozenset(map(str, values["forgotten"])),
+                quarantined={str(k): str(v) for k, v in values["quarantined"].items()},
+                gone={str(k): (int(a), int(b)) for k, (a, b) in values["gone"].items()},
                 fingerprints={str(k): tuple(map(str, those)) for k, those in marks.items()},
-                runs=tuple(map(Reference.from_json, found["runs"])),
-                last_run=int(found["last_run"]),
-                states=tuple((int(r), Reference.from_json(ref)) for r, ref in found["states"]),
-                oldest=int(found["oldest"]),
-                pilot=Reference.from_json(found["pilot"]) if found.get("pilot") else None,
-                with_rows=bool(found.get("with_rows", True)),
-                with_missing=bool(found.get("with_missing", False)),
+                runs=tuple(map(Reference.from_json, values["runs"])),
+                last_run=int(values["last_run"]),
+                states=tuple((int(r), Reference.from_json(ref)) for r, ref in values["states"]),
+                oldest=int(values["oldest"]),
+                pilot=Reference.from_json(values["pilot"]) if values.get("pilot") else None,
+                with_rows=bool(values.get("with_rows", True)),
+                with_missing=bool(values.get("with_missing", False)),
             )
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise LedgerError(f"{label} is not the manifest of a ledger: {error!r}.") from error
@@ -340,13 +340,13 @@ def read_root(backend: Backend) -> tuple[Conventions, Sampling | None]:
         If there is no ledger, or it was edited or damaged.
     """
     try:
-        found = backend.read(ROOT, _MAX_ROOT)
+        root = backend.read(ROOT, _MAX_ROOT)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise LedgerError(
             f"there is no ledger at {backend.label}: create it with create_ledger, or run its job."
         ) from error
     backend.require_no_links()
-    content = checked_content(found, ROOT_SCHEMA, ROOT_VERSIONS, backend.label)
+    content = checked_content(root, ROOT_SCHEMA, ROOT_VERSIONS, backend.label)
     of_moments = GRID_FOLDER in content
     try:
         reference = Reference.from_json(content[GRID_FOLDER if of_moments else FEATURE_MAP_FOLDER])

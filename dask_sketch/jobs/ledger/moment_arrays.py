@@ -56,10 +56,10 @@ def unstack(
     squared = int.from_bytes(words[2:_HEAD].astype("<i8").tobytes(), "little")
     high, low = words[_HEAD:].copy().reshape(2, -1)
     try:
-        found = SecondMoments(grid, FixedPoint(high, low), squared, count, omitted)
-        sound = found.sums.is_canonical() and found.is_possible
+        moments = SecondMoments(grid, FixedPoint(high, low), squared, count, omitted)
+        sound = moments.sums.is_canonical() and moments.is_possible
     except SketchError as error:
         raise LedgerError(f"{label} holds impossible sums: {error}") from error
     if not sound:
         raise LedgerError(f"{label} holds impossible sums: it was edited or damaged.")
-    return found
+    return moments

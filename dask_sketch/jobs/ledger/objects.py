@@ -57,13 +57,13 @@ class Reference:
         return [self.name, self.size, self.checksum]
 
     @classmethod
-    def from_json(cls, found: Any) -> Reference:
+    def from_json(cls, values: Any) -> Reference:
         """Restore from :meth:`to_json`; ``ValueError`` for anything else."""
-        name, size, checksum = found
+        name, size, checksum = values
         if not is_object_name(name):
             raise ValueError(f"{name!r} is not the name of an object")
         if not isinstance(size, int) or not 0 < size <= MAX_METADATA or len(checksum) != 64:
-            raise ValueError(f"{found!r} is not a reference")
+            raise ValueError(f"{values!r} is not a reference")
         return cls(name, size, str(checksum))
 
 
@@ -172,10 +172,10 @@ def checked_content(
     attributes = group_attributes(content, label)
     if attributes.get("schema") != schema:
         raise OtherSchema(f"{label} has schema {attributes.get('schema')!r}, expected {schema!r}.")
-    found = attributes.get("schema_version")
-    if found not in versions:
+    version = attributes.get("schema_version")
+    if version not in versions:
         raise NewerSchema(
-            f"{label} has schema version {found!r}; this version of dask-sketch reads version "
+            f"{label} has schema version {version!r}; this version of dask-sketch reads version "
             f"{max(versions)}. Upgrade the older installation."
         )
     inner = attributes.get("content")
@@ -194,13 +194,13 @@ def read_attributes(backend: Backend, references: list[Reference]) -> list[dict[
         If a group is missing, or its checksum differs.
     """
     try:
-        found = backend.read_many({f"{ref.name}/{ROOT}": ref.size for ref in references})
+        contents = backend.read_many({f"{ref.name}/{ROOT}": ref.size for ref in references})
     except FileNotFoundError as error:
         raise _missing(backend, error) from error
     out = []
     for ref in references:
         label = f"{backend.label}/{ref.name}"
-        content = found[f"{ref.name}/{ROOT}"]
+        content = contents[f"{ref.name}/{ROOT}"]
         _require_same(content, ref.size, ref.checksum, label)
         out.append(group_attributes(content, label))
     return out

@@ -119,11 +119,11 @@ def total_size(sampling: Sampling, n_features: int) -> int:
 def stack(samples: Sequence[RowSample | None], n_features: int) -> dict[str, NDArray[Any]]:
     """Arrays of the rows of some partitions; None for a partition without rows."""
     empty = RowSample.empty(n_features, 1)
-    found = [empty if sample is None else sample for sample in samples]
-    values = [np.stack([each.row_weights, each.importance, each.keys], axis=1) for each in found]
+    filled = [empty if sample is None else sample for sample in samples]
+    values = [np.stack([each.row_weights, each.importance, each.keys], axis=1) for each in filled]
     return {
-        HEADS: np.array([[len(each), each.threshold] for each in found], dtype=np.float64),
-        ROWS: np.concatenate([each.rows for each in found]),
+        HEADS: np.array([[len(each), each.threshold] for each in filled], dtype=np.float64),
+        ROWS: np.concatenate([each.rows for each in filled]),
         VALUES: np.concatenate(values),
     }
 

@@ -310,13 +310,13 @@ def _locate(origin: StoredChunks, label: str) -> tuple[fsspec.AbstractFileSystem
     for folder in folders:
         # otherwise all chunks would be missing, which Zarr accepts, and would seem to have changed
         try:
-            found = any(path_exists(fs, f"{folder}/{name}") for name in ("zarr.json", ".zarray"))
+            is_zarr = any(path_exists(fs, f"{folder}/{name}") for name in ("zarr.json", ".zarray"))
         except Exception as error:  # file systems fail in many ways
             raise ChunkError(
                 f"the array {folder} cannot be reached: {type(error).__name__}: {error}. Check its "
                 "store."
             ) from error
-        if not found:
+        if not is_zarr:
             raise ChunkError(
                 f"the array {folder} cannot be found: check that its store can be reached."
             )

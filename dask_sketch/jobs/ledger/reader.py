@@ -437,12 +437,12 @@ class LedgerReader:
 
     def _merged_rows(self, sampling: Sampling) -> RowSample:
         """Random rows of the total."""
-        found: list[RowSample] = []
+        samples: list[RowSample] = []
         for name, batch in self._index.batches.items():
             live = self._index.live(name)
             rows = read_samples(self.backend, batch, live, self.feature_map, sampling)
-            found = [RowSample.merge([*found, *rows])]
-        return found[0]
+            samples = [RowSample.merge([*samples, *rows])]
+        return samples[0]
 
     def sketch_of(self, key: str) -> Any:
         """Sketch, or second moments, of one partition.

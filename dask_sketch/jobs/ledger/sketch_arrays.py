@@ -160,10 +160,10 @@ def _missing_of(words: NDArray[np.int64], feature_map: FeatureMap) -> MissingWei
 
 def layout_attributes(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     """Attributes of a group that describe its arrays."""
-    found: dict[str, Any] = {"layout": LAYOUT}
+    attributes: dict[str, Any] = {"layout": LAYOUT}
     if MISSING in arrays:
-        found |= {"missing": True, "missing_layout": MISSING_LAYOUT}
-    return found
+        attributes |= {"missing": True, "missing_layout": MISSING_LAYOUT}
+    return attributes
 
 
 def require_addable(sketch: Sketch, key: str) -> None:

@@ -105,10 +105,10 @@ def choose_sides(
         else:
             earlier = window_keys(entries, records, reference, "reference", newest)
         first, second = (_units(entries, keys, unit, max_units) for keys in (newest, earlier))
-        found = Sides(first, second, _strata(entries, records, (first, second), unit, strata))
-        if found.smallest_p_value(serial=serial) <= level:
+        sides = Sides(first, second, _strata(entries, records, (first, second), unit, strata))
+        if sides.smallest_p_value(serial=serial) <= level:
             break
-    return found
+    return sides
 
 
 def choose_units(
@@ -154,12 +154,12 @@ def _units(
     entries: Mapping[str, Entry], keys: Sequence[str], unit: str, max_units: int
 ) -> dict[Any, list[str]]:
     """Keys of each of the newest units, by its label, in the order of the labels."""
-    found: dict[Any, list[str]] = {}
+    by_unit: dict[Any, list[str]] = {}
     for key in keys:
         label: Any = key if unit == "partition" else entries[key].run
-        if label in found or len(found) < max_units:
-            found.setdefault(label, []).append(key)
-    return dict(sorted(found.items()))
+        if label in by_unit or len(by_unit) < max_units:
+            by_unit.setdefault(label, []).append(key)
+    return dict(sorted(by_unit.items()))
 
 
 def _strata(
