@@ -27,7 +27,7 @@ from dask_sketch.diagnostics.mmd import (
     weighted_residual,
 )
 from dask_sketch.display.html import card
-from dask_sketch.display.text import fields_text
+from dask_sketch.display.text import counted, fields_text
 from dask_sketch.errors import InputError
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
@@ -418,7 +418,7 @@ class FitDiagnostics:
 
     def _repr_html_(self) -> str:
         found = self.findings
-        summary = f"{len(found)} finding{'s' * (len(found) != 1)}" if found else "no problem found"
+        summary = counted(len(found), "finding") if found else "no problem found"
         return card("FitDiagnostics", self._fields(), summary=summary, notes=found.values())
 
 

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from dask_sketch.diagnostics.fit import FitDiagnostics, diagnose
 from dask_sketch.diagnostics.report_figures import Drawing, Picture, draw_pictures
-from dask_sketch.display.text import describe, describe_bytes
+from dask_sketch.display.text import counted, describe, describe_bytes
 from dask_sketch.display.theme import SCHEMES
 from dask_sketch.errors import InputError
 from dask_sketch.models.centroids import Centroids
@@ -294,12 +294,12 @@ def _sentences(
         d = sketch.feature_map.n_features
         size = describe_bytes(sketch.__sizeof__())
         of = "" if plan is None or not plan.bytes_read else f" of {describe_bytes(plan.bytes_read)}"
-        counted = f"{sketch.count:,} samples" if sketch.privacy is None else "Samples"
+        samples = f"{sketch.count:,} samples" if sketch.privacy is None else "Samples"
         rows = "the samples themselves are not kept"
         if sketch.sample is not None:
             rows = f"{len(sketch.sample):,} random samples are kept beside the sums"
         sentences.append(
-            f"{counted}{of} with {d} features each are summarised by a sketch of {size}; {rows}."
+            f"{samples}{of} with {d} features each are summarised by a sketch of {size}; {rows}."
         )
         if sketch.omitted:
             sentences.append(f"{sketch.omitted:,} rows with missing values were left out.")
@@ -312,7 +312,7 @@ def _sentences(
         sentences.append(
             "No problem of the fit was found."
             if not n
-            else f"{n} problem{'s' * (n > 1)} of the fit found: see below."
+            else f"{counted(n, 'problem')} of the fit found: see below."
         )
     if observed is not None and observed.seconds:
         expected = ""

@@ -13,6 +13,7 @@ import dask.array as da
 import numpy as np
 from dask.utils import format_time
 
+from dask_sketch.display.text import counted
 from dask_sketch.errors import InputError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.graph.chunks import ChunkGraph, chunk_graphs
@@ -189,7 +190,7 @@ class Estimate:
     def __str__(self) -> str:
         shown = ", ".join(f"{name} {format_time(s)}" for name, s in self.parts.items())
         return (
-            f"{format_time(self.seconds)} on {self.n_cores:,} core{'s' * (self.n_cores > 1)} "
+            f"{format_time(self.seconds)} on {counted(self.n_cores, 'core')} "
             f"({shown}); bound by {self.bottleneck_words}"
         )
 

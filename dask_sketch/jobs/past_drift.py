@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dask_sketch.display.comparison_plots import plot_discrepancies
 from dask_sketch.display.html import card, html_table
 from dask_sketch.display.plots import notebook_axes
-from dask_sketch.display.text import fields_text, text_table
+from dask_sketch.display.text import counted, fields_text, text_table
 from dask_sketch.distributions.result import TwoSampleTest
 from dask_sketch.distributions.segmentation import ChangePoint, ChangePoints
 from dask_sketch.errors import InputError, LedgerError
@@ -253,7 +253,7 @@ class LastChange:
                 f"itself (p = {self.changes.p_value:.2g})."
             )
         last, n_earlier = self.changes.points[-1], len(self.changes.points) - 1
-        more = f"; {n_earlier} earlier change{'s' * (n_earlier > 1)}" if n_earlier else ""
+        more = f"; {counted(n_earlier, 'earlier change')}" if n_earlier else ""
         return (
             f"The last change of the distribution came with run {last.dated_label} "
             f"(p = {last.p_value:.2g}){more}."

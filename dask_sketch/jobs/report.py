@@ -13,6 +13,7 @@ import numpy as np
 from dask_sketch.diagnostics.drift import ComponentChange, Drift, component_changes
 from dask_sketch.diagnostics.fit import FitDiagnostics, diagnose
 from dask_sketch.diagnostics.report import Answer, Section, write_report
+from dask_sketch.display.text import counted
 from dask_sketch.distributions.result import TwoSampleTest
 from dask_sketch.errors import InputError, LedgerError
 from dask_sketch.jobs.component_report import write_component_page
@@ -133,7 +134,7 @@ def _good(outcome: Outcome, found: FitDiagnostics) -> Answer:
     elif outcome.breaches:
         text = breach_sentences(outcome)
     elif n:
-        text = [f"With reservations: {n} problem{'s' * (n > 1)} of the fit found."]
+        text = [f"With reservations: {counted(n, 'problem')} of the fit found."]
     else:
         text = ["Yes: no problem of the fit was found."]
         text += [fit] if outcome.alarm else []

@@ -10,7 +10,7 @@ import numpy as np
 from dask_sketch.diagnostics.drift import Drift
 from dask_sketch.diagnostics.report import Answer, Section
 from dask_sketch.diagnostics.report_figures import Drawing
-from dask_sketch.display.text import describe_bytes
+from dask_sketch.display.text import counted, describe_bytes
 from dask_sketch.jobs.outcome import DONE, Outcome, model_text, noted_status
 from dask_sketch.jobs.past_drift import HEADER, DriftHistory
 
@@ -31,7 +31,7 @@ def complete_answer(outcome: Outcome) -> Answer:
     outcome
         Outcome of the run.
     """
-    whole = f"{outcome.samples:,} samples in {_partitions(outcome.partitions)}"
+    whole = f"{outcome.samples:,} samples in {counted(outcome.partitions, 'partition')}"
     left_out = len(outcome.quarantined)
     text = [f"Yes: all data is in the result, {whole}."]
     if outcome.later_failure:
@@ -41,13 +41,15 @@ def complete_answer(outcome: Outcome) -> Answer:
         ]
     elif left_out:
         text = [
-            f"No, it is incomplete: {_partitions(left_out)} could not be read and left out.",
+            f"No, it is incomplete: {counted(left_out, 'partition')} could not be read and left "
+            "out.",
             f"The result holds {whole}.",
         ]
     if outcome.omitted:
         text.append(f"{outcome.omitted:,} rows of this run were omitted: they are not finite.")
     if outcome.forgotten:
-        text.append(f"Left out on purpose: {_partitions(outcome.forgotten)} to be forgotten.")
+        forgotten = counted(outcome.forgotten, "partition")
+        text.append(f"Left out on purpose: {forgotten} to be forgotten.")
     if outcome.damage is not None:
         text.append(f"Damage: {outcome.damage}")
     strong = bool(left_out or outcome.damage or outcome.later_failure)
@@ -100,10 +102,6 @@ def run_steps(outcome: Outcome) -> list[str]:
     if outcome.damage is not None:
         steps.append("Check the disk of the ledger.")
     return [*steps, *outcome.notes]
-
-
-def _partitions(number: int) -> str:
-    return f"{number:,} partition{'s' * (number != 1)}"
 
 
 def run_sentences(outcome: Outcome) -> list[str]:

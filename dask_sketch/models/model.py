@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dask_sketch.display.html import card, fields_table, html_table
 from dask_sketch.display.plots import ModelPlots
-from dask_sketch.display.text import describe, one_line
+from dask_sketch.display.text import counted, describe, one_line
 from dask_sketch.errors import InputError
 from dask_sketch.models import artifact
 from dask_sketch.storage.artifact import Storable
@@ -194,7 +194,7 @@ class Model(FrozenDataclass, Storable):
     def _card(self, heading: str, header: list[str], rows: list[list[str]]) -> str:
         """HTML with a table of the components, which folds out."""
         k, d = self.n_components, self.n_features
-        summary = f"{k:,} component{'s' * (k > 1)} in {d:,} feature{'s' * (d > 1)}"
+        summary = f"{counted(k, 'component')} in {counted(d, 'feature')}"
         notes = []
         if self.decoding is not None:
             notes = self.decoding._notes()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dask_sketch.display.html import card, fields_table, html_table
-from dask_sketch.display.text import describe, describe_bytes
+from dask_sketch.display.text import counted, describe, describe_bytes
 from dask_sketch.distributions.result import TwoSampleTest
 from dask_sketch.distributions.segmentation import ChangePoints, change_points
 from dask_sketch.distributions.two_sample import compare as compare_groups
@@ -202,7 +202,7 @@ class LedgerReader:
 
     def _repr_html_(self) -> str:
         n_samples = sum(entry.count for entry in self.entries.values())
-        n_partitions = f"{len(self.entries):,} partition{'s' * (len(self.entries) != 1)}"
+        n_partitions = counted(len(self.entries), "partition")
         history = self.history()
         fields = {
             "path": self.label,
@@ -225,8 +225,7 @@ class LedgerReader:
         if self.forgotten:
             fields["forgotten"] = f"{len(self.forgotten):,}"
         if self.quarantined:
-            n = len(self.quarantined)
-            notes.append(f"In quarantine: {n:,} partition{'s' * (n != 1)}.")
+            notes.append(f"In quarantine: {counted(len(self.quarantined), 'partition')}.")
             more["quarantined"] = fields_table(dict(sorted(self.quarantined.items())))
         noun = "grid" if isinstance(self.feature_map, MomentGrid) else "feature map"
         more[noun] = fields_table(describe(self.feature_map.as_dict()))
