@@ -17,7 +17,7 @@ from sklearn.utils.validation import validate_data
 
 from dask_sketch.errors import InputError
 from dask_sketch.sources.samples import Samples
-from dask_sketch.validation.arrays import require_unmasked
+from dask_sketch.validation.arrays import package_of, require_unmasked
 from dask_sketch.validation.device import on_device
 from dask_sketch.validation.tables import require_columns, require_same_index
 from dask_sketch.validation.warn import warn_user
@@ -34,7 +34,7 @@ _VERSION = "_dask_sketch_version"  # in the state of a pickled estimator
 def is_lazy(x: Any) -> bool:
     """Whether samples are lazy or on a GPU, rather than an array-like in memory."""
     outside = is_dask_collection(x) or isinstance(x, (str, os.PathLike, Samples)) or on_device(x)
-    return outside or type(x).__module__.partition(".")[0] in ("xarray", "zarr")
+    return outside or package_of(x) in ("xarray", "zarr")
 
 
 def require_table(x: Any, name: str) -> None:
@@ -94,7 +94,7 @@ def require_table(x: Any, name: str) -> None:
 def _require_rows(x: Any, name: str) -> None:
     """Refuse containers that do not hold rows, and arrays of dates or of named fields."""
     kind = type(x).__name__
-    if type(x).__module__.partition(".")[0] == "dask_sketch":
+    if package_of(x) == "dask_sketch":
         instead = (
             "dask_sketch.SecondMoments, such as total() of a ledger of them"
             if name == "SketchPCA"

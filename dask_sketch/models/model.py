@@ -18,6 +18,7 @@ from dask_sketch.models import artifact
 from dask_sketch.storage.artifact import Storable
 from dask_sketch.validation.arrays import (
     FrozenDataclass,
+    package_of,
     require_unmasked,
     unit_rows,
     weighted_sum,
@@ -388,12 +389,7 @@ _LARGEST = 1e150  # value whose square is a float64
 
 def in_memory(x: Any) -> bool:
     """Whether samples are an array, a table or nested lists in memory."""
-    return isinstance(x, (np.ndarray, list, tuple)) or _is_table(x)
-
-
-def _is_table(x: Any) -> bool:
-    """Whether samples are a pandas object; pandas need not be installed."""
-    return type(x).__module__.partition(".")[0] == "pandas"
+    return isinstance(x, (np.ndarray, list, tuple)) or package_of(x) == "pandas"
 
 
 def row_blocks(
@@ -422,7 +418,7 @@ def row_blocks(
     """
     require_unmasked(x, "rows", "the values of x")
     named = None
-    if _is_table(x) and hasattr(x, "dtypes") and hasattr(x, "columns"):
+    if package_of(x) == "pandas" and hasattr(x, "dtypes") and hasattr(x, "columns"):
         # as for a sketch: columns in excess are refused, not left out
         named = names_of(x.columns)
         require_names(named, "x", names, "the model")

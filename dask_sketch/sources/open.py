@@ -45,6 +45,7 @@ from dask_sketch.sources.samples import Samples
 from dask_sketch.sources.xarray import data_array_samples, dataset_samples
 from dask_sketch.sources.zarr import zarr_samples
 from dask_sketch.storage.overwrite import path_exists
+from dask_sketch.validation.arrays import package_of
 from dask_sketch.validation.categories import Categories, stated_categories
 from dask_sketch.validation.device import device_array, on_device
 from dask_sketch.validation.tables import require_same_index
@@ -374,7 +375,7 @@ def blocks_together(
 
 def _collection_samples(x: Any, given: dict[str, Any], categories: Any) -> Samples | None:
     """Open a Dask, xarray or Zarr object; None for other types."""
-    module = type(x).__module__.split(".")[0]
+    module = package_of(x)
     if module == "dask_array" and is_dask_collection(x):  # the same graph as a plain Dask array
         x = da.Array(x.__dask_graph__(), x.name, x.chunks, dtype=x.dtype)
     if isinstance(x, da.Array):
@@ -434,7 +435,7 @@ def _dask_frame_samples(x: Any, label: str, given: dict[str, Any], categories: A
 
 def _memory_samples(x: Any, given: dict[str, Any], categories: Any) -> Samples | None:
     """Open data in the memory of the host or of a GPU; None for other types."""
-    module = type(x).__module__.split(".")[0]
+    module = package_of(x)
     if module == "polars" and hasattr(x, "collect"):  # a query, which is run
         x = x.collect()
     tabular = ("weights", "groups", "columns", "chunk_size")

@@ -18,6 +18,17 @@ _REMEDIES = {
 }
 
 
+def package_of(x: Any) -> str:
+    """Name of the package that defines the type of an object, which is not imported for that.
+
+    Examples
+    --------
+    >>> package_of(np.zeros(3)), package_of("text")
+    ('numpy', 'builtins')
+    """
+    return type(x).__module__.partition(".")[0]
+
+
 def require_unmasked(values: Any, kind: str, name: str) -> None:
     """Raise if an array has masked values, which conversions of NumPy would silently restore.
 

@@ -11,7 +11,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from dask_sketch.errors import InputError, MergeError
-from dask_sketch.validation.arrays import require_unmasked
+from dask_sketch.validation.arrays import package_of, require_unmasked
 from dask_sketch.validation.compilation import cached_njit
 
 # units for dates beyond the range of nanoseconds: NumPy would convert the year 9999, a common
@@ -145,7 +145,7 @@ def codes_of(groups: Any, n_samples: int, name: str = "samples") -> tuple[Labels
     """
     require_unmasked(groups, "groups", f"groups of {name}")
     given = groups
-    if not _of_pandas(groups):
+    if package_of(groups) != "pandas":
         # NumPy would convert numbers in a list to strings if there are strings
         given = np.asarray(groups, dtype=object if isinstance(groups, (list, tuple)) else None)
     if given.size != n_samples:
@@ -163,10 +163,6 @@ def codes_of(groups: Any, n_samples: int, name: str = "samples") -> tuple[Labels
     codes, found = pd.factorize(given, use_na_sentinel=True)
     labels, numbers = _sorted(_plain(_of_one_kind(np.asarray(found), name), name))
     return labels, np.where(codes < 0, MISSING, np.append(numbers, MISSING)[codes])
-
-
-def _of_pandas(groups: Any) -> bool:
-    return type(groups).__module__.partition(".")[0] == "pandas"
 
 
 def _of_one_kind(found: Labels, name: str) -> Labels:
@@ -404,7 +400,7 @@ def values_by_label(given: Any, labels: Labels, name: str) -> Any:
         absent = np.array([key not in given for key in keys], dtype=bool)
         _require_all(absent, labels, name)
         return [given[key] for key in keys]  # NumPy would convert numbers among strings
-    package = type(given).__module__.partition(".")[0]
+    package = package_of(given)
     if package == "xarray" and given.ndim == 1 and given.dims[0] in given.coords:
         given, package = given.to_series(), "pandas"
     if package != "pandas" or not hasattr(given, "index"):

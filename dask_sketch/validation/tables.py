@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.errors import InputError
+from dask_sketch.validation.arrays import package_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -177,7 +178,7 @@ def names_in(x: Any) -> tuple[str, ...] | None:
     >>> names_in(pd.DataFrame({"age": [30.0], "income": [1.0]})), names_in([[30.0, 1.0]])
     (('age', 'income'), None)
     """
-    module = type(x).__module__.partition(".")[0]
+    module = package_of(x)
     if module == "xarray":
         dims = getattr(x, "dims", ())
         last = dims[-1] if isinstance(dims, tuple) and dims else None
@@ -317,7 +318,7 @@ def require_index(given: Any, index: pd.Index[Any], argument: str) -> None:
     InputError
         If the indexes differ.
     """
-    module, dims = type(given).__module__.partition(".")[0], getattr(given, "dims", ())
+    module, dims = package_of(given), getattr(given, "dims", ())
     own: Any = None
     if module == "pandas" and hasattr(given, "iloc"):
         own = given.index
@@ -357,7 +358,7 @@ def require_same_index(given: Any, x: Any, argument: str) -> None:
     >>> import pandas as pd
     >>> require_same_index([2.0, 1.0], pd.DataFrame({"age": [30.0, 40.0]}), "weights")
     """
-    module, dims = type(x).__module__.partition(".")[0], getattr(x, "dims", ())
+    module, dims = package_of(x), getattr(x, "dims", ())
     if module == "pandas" and hasattr(x, "iloc"):
         require_index(given, x.index, argument)
     elif module == "xarray" and isinstance(dims, tuple) and dims and dims[0] in x.indexes:
