@@ -93,6 +93,7 @@ def check_problem(
         _require_transform(model, n_components or start, given | {"merge": merge or None})
     require_alphas(model, shared_alpha)
     model = _model_of_type(model, covariance_type)
+    _require_width(model, refine)
     has_matrices = uses_matrices(covariance_type)
     components = components_of(start, sketch.feature_map, model, has_matrices)
     if all(value is None for value in (method, start, bounds, covariance, device, merge or None)):
@@ -474,15 +475,20 @@ def _require_enough(problem: Problem, n_each: int) -> None:
         )
 
 
-def _require_refinable(problem: Problem) -> None:
-    """Raise an error if efficient refinement does not suit the model or fit into memory."""
-    if problem.refine is None:
-        return
-    if problem.model == "dirac":
+def _require_width(model: str | None, refine: str | None) -> None:
+    """Raise an error for efficient refinement of points."""
+    if model == "dirac" and refine is not None:
         raise DecodeError(
-            "refine='efficient' with model='dirac': points say nothing about the noise of a "
+            f"refine={refine!r} with model='dirac': points say nothing about the noise of a "
             "sketch. Decode model='gaussian' or 'isotropic', or leave refine out."
         )
+
+
+def _require_refinable(problem: Problem) -> None:
+    """Raise an error if efficient refinement does not suit the model or fit into memory."""
+    _require_width(problem.model, problem.refine)
+    if problem.refine is None:
+        return
     covariance = problem.covariance
     if covariance is not None and (covariance != np.diag(np.diagonal(covariance))).any():
         raise DecodeError(

@@ -9,6 +9,7 @@ import numpy as np
 from dask_sketch.decoders.atoms import Array
 from dask_sketch.decoders.objective import Complex, Objective
 from dask_sketch.decoders.optimizers import StoppingRule, ascend_many
+from dask_sketch.display.text import counted
 from dask_sketch.errors import DecodeError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.features.pilot import PilotMixture, fit_pilot
@@ -123,8 +124,8 @@ def components_of(
         )
     if start.n_features != feature_map.n_features:
         raise DecodeError(
-            f"start has {start.n_features} features, the sketch {feature_map.n_features}: start "
-            "from a model of the same features."
+            f"start has {counted(start.n_features, 'feature')}, the sketch "
+            f"{feature_map.n_features}: start from a model of the same features."
         )
     require_names(
         start.feature_names, "start", feature_map.feature_names, "the sketch", parameter="start"

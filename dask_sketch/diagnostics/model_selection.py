@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 
+from dask_sketch.decoders.decode import decode
 from dask_sketch.decoders.efficient import Overidentification
 from dask_sketch.decoders.misfit import SUSPECT
 from dask_sketch.decoders.names import TRANSFORMS
@@ -35,6 +37,7 @@ from dask_sketch.validation.choices import (
     CovarianceTypes,
     listed_types,
     named_types,
+    require_keywords,
 )
 from dask_sketch.validation.tables import require_common_names
 from dask_sketch.validation.threads import one_blas_thread
@@ -290,6 +293,7 @@ def select_model(
     """
     if criterion is not None and criterion not in CRITERIA:
         raise InputError(f"criterion={criterion!r}: choose one of {', '.join(CRITERIA)}.")
+    require_keywords(select_model, options, inspect.signature(decode).parameters, "decode")
     if isinstance(models, Sketch):
         return _select_from_sketch(
             models, heldout, seed, n_components, covariance_types, criterion, options

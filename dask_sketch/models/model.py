@@ -431,7 +431,8 @@ def row_blocks(
     if rows.ndim != 2:
         raise InputError(f"x has shape {rows.shape}; give (n_samples, {n_features}).")
     if rows.shape[1] != n_features:
-        raise InputError(f"x has {rows.shape[1]} features: give the {n_features} of the model.")
+        given = counted(rows.shape[1], "feature")
+        raise InputError(f"x has {given}: give the {n_features} of the model.")
     step = max(_BLOCK_SIZE // (2 * n_features + n_components), 16)
     for start in range(0, len(rows), step):
         block = np.asarray(rows[start : start + step], dtype=np.float64)

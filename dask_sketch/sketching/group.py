@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.display.html import card, fields_table, html_table
-from dask_sketch.display.text import describe, one_line
+from dask_sketch.display.text import counted, describe, one_line
 from dask_sketch.errors import CapacityError, InputError
 from dask_sketch.features.feature_map import FeatureMap, moment_units
 from dask_sketch.features.kernels.fixed_point import (
@@ -473,6 +473,12 @@ class SketchGroup(FrozenDataclass, Storable):
             labels = [labels(label) for label in self.labels]
         else:
             labels = values_by_label(labels, self.labels, "labels")
+        is_vector = isinstance(labels, (list, tuple)) or getattr(labels, "ndim", 0) == 1
+        if is_vector and len(labels) != len(self):
+            raise InputError(
+                f"labels has {counted(len(labels), 'new label')} for {len(self):,} groups: give "
+                "one for each group."
+            )
         new, codes = codes_of(labels, len(self), f"the {len(self):,} groups")
         if (codes < 0).any():
             label = self.labels[int(np.argmax(codes < 0))]

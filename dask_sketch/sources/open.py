@@ -6,7 +6,6 @@ import inspect
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
-from difflib import get_close_matches
 from itertools import zip_longest
 from typing import Any
 
@@ -47,6 +46,7 @@ from dask_sketch.sources.zarr import zarr_samples
 from dask_sketch.storage.overwrite import path_exists
 from dask_sketch.validation.arrays import package_of
 from dask_sketch.validation.categories import Categories, stated_categories
+from dask_sketch.validation.choices import require_keywords
 from dask_sketch.validation.device import device_array, on_device
 from dask_sketch.validation.tables import require_same_index
 
@@ -244,17 +244,7 @@ def require_options(function: str | Callable[..., Any], options: Iterable[str]) 
     options
         Names of the keywords.
     """
-    for name in options:
-        if name not in _OPTIONS:
-            own = () if isinstance(function, str) else inspect.signature(function).parameters
-            meant = get_close_matches(name, [*own, *_OPTIONS], 1)
-            remedy = (
-                f"did you mean {meant[0]!r}?"
-                if meant
-                else f"those for opening the input are {', '.join(sorted(_OPTIONS))}"
-            )
-            called = function if isinstance(function, str) else function.__name__
-            raise TypeError(f"{called}() got an unexpected keyword argument {name!r}; {remedy}")
+    require_keywords(function, options, _OPTIONS, "opening the input")
 
 
 def _require_effect(given: dict[str, Any], noun: str, accepted: tuple[str, ...]) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dask_sketch import config
 from dask_sketch.display.html import card, fields_table
-from dask_sketch.display.text import describe
+from dask_sketch.display.text import counted, describe
 from dask_sketch.errors import InputError
 from dask_sketch.sources.group_labels import Groups, Labelled
 from dask_sketch.validation.categories import Categories
@@ -286,9 +286,8 @@ class Samples:
         require_names(self.feature_names, self.label, names, owner)
         if self.n_features is not None and self.n_features != n_features:
             raise InputError(
-                f"{self.label} has {self.n_features} features: {owner} has "
-                f"n_features={n_features}. "
-                "Give samples of the same features."
+                f"{self.label} has {counted(self.n_features, 'feature')}: {owner} has "
+                f"n_features={n_features}. Give samples of the same features."
             )
 
     def require_categories(self, categories: Categories | None, owner: str) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from difflib import get_close_matches
 from typing import Any, Literal, get_args
 
 Distribution = Literal[
@@ -92,6 +94,39 @@ def named_types(covariance_types: Any) -> list[str]:
     types = [one] if known_type(one) else map(named_type, covariance_types if several else ())
     types = list(types)
     return types if all(map(known_type, types)) else []
+
+
+def require_keywords(
+    function: str | Callable[..., Any], names: Iterable[str], accepted: Collection[str], noun: str
+) -> None:
+    """Raise TypeError for keywords that a function does not have.
+
+    Parameters
+    ----------
+    function
+        Function that was called with them, or its name.
+    names
+        Names of the keywords.
+    accepted
+        Names that the function passes on.
+    noun
+        Name of their receiver, for messages.
+
+    Examples
+    --------
+    >>> require_keywords(uses_matrices, ["seed"], ["seed", "replicates"], "decode")
+    """
+    for name in names:
+        if name in accepted:
+            continue
+        own = () if isinstance(function, str) else inspect.signature(function).parameters
+        meant = get_close_matches(name, [*own, *accepted], 1)
+        remedy = f"those for {noun} are {', '.join(sorted(accepted))}"
+        called = function if isinstance(function, str) else function.__name__
+        raise TypeError(
+            f"{called}() got an unexpected keyword argument {name!r}; "
+            + (f"did you mean {meant[0]!r}?" if meant else remedy)
+        )
 
 
 def listed_types() -> str:
