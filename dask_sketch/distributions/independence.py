@@ -405,7 +405,7 @@ class _Parts:
     first, second
         Means of the features of each unit minus the mean of its stratum, for both sets of columns;
         ``first`` is multiplied by the share. Complex, of the same shape.
-    least
+    smallest
         Variance of ``within`` if the rows of a unit were permuted in one set of columns; dependent
         rows have more. Shape (n_units, n_frequencies).
     strata
@@ -417,7 +417,7 @@ class _Parts:
     within: NDArray[np.complex128]
     first: NDArray[np.complex128]
     second: NDArray[np.complex128]
-    least: Array
+    smallest: Array
     strata: NDArray[np.intp]
     factors: Array | None = None
 
@@ -439,7 +439,7 @@ class _Parts:
         allowed = max(1.0 - math.sqrt(2.0 / n), 0.0)
         for band in columns:  # the last one of each frequency counts
             chosen = band[: len(band) // 2]
-            smallest, own = float(self.least[:, chosen].sum()), float(noise[:, chosen].sum())
+            smallest, own = float(self.smallest[:, chosen].sum()), float(noise[:, chosen].sum())
             factors[chosen] = math.sqrt(max(allowed * smallest / own, 1.0)) if own > 0.0 else 1.0
         return replace(self, factors=factors)
 
