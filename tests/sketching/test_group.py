@@ -207,7 +207,7 @@ def test_select_and_merge(speakers):
         ({"ann": "en"}, "labels .* bob and 2 more"),
         (lambda s: None, "speaker=ann"),
         (["en", "fr", None, "fr"], "speaker=eve"),
-        (["en"], "1 labels"),
+        (["en"], "labels has 1 new label for 4"),
     ):
         with pytest.raises(InputError, match=message):
             group.merge_by(wrong)
