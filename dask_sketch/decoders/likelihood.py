@@ -88,8 +88,8 @@ class Candidates:
         Calibrated rows.
     factors
         Noise variances and loadings of the matrices, for types that have them.
-    heldout
-        Mean log-likelihood of rows that are left out of such fits, where there are few rows.
+    optimism
+        Log-likelihood of the rows of such fits above that of rows left out, where there are few.
     prior
         Rows that a prior of the covariances counts as.
     of_pilot
@@ -102,7 +102,7 @@ class Candidates:
     converged: bool
     calibrated: CalibratedSample
     factors: Array | None = None
-    heldout: float | None = None
+    optimism: float | None = None
     prior: float = 0.0
     of_pilot: bool = False
 
@@ -166,13 +166,13 @@ def _fit_with_rows(
     """Fits to the sketch and to its calibrated rows, of which each is a start of the other."""
     kind = "spherical" if problem.model == "isotropic" else problem.covariance_type
     starts = [] if pilot is None else [(pilot.weights, pilot.means, pilot.variances)]
-    prior, heldout = _tested_prior(problem, calibrated, kind)
+    prior, optimism = _tested_prior(problem, calibrated, kind)
     fitted = _fit_rows(problem, calibrated, starts, seed, kind, prior)
     likeliest = _mixture_of(fitted)
     if prior > 0.0:  # a fit to the sketch of few rows has no prior
         score, converged = fitted.log_likelihood, fitted.converged
         return Candidates(
-            None, likeliest, score, converged, calibrated, heldout=heldout, prior=prior
+            None, likeliest, score, converged, calibrated, optimism=optimism, prior=prior
         )
     fit = _fit_to_sketch(problem, Start(*likeliest), rng, report, threads)
     if fit is not None and fit.weights.sum() > 0 and len(fit.weights) == problem.required_size:
@@ -185,7 +185,7 @@ def _fit_with_rows(
         return Candidates(fit, likeliest, score, True, calibrated, of_pilot=True)
     factors = fitted.covariances if rank_of(kind) is not None else None
     score, converged = fitted.log_likelihood, fitted.converged
-    return Candidates(fit, likeliest, score, converged, calibrated, factors, heldout)
+    return Candidates(fit, likeliest, score, converged, calibrated, factors, optimism)
 
 
 def _likelier_near(
@@ -272,7 +272,7 @@ def _has_moments(problem: Problem) -> bool:
 def _tested_prior(
     problem: Problem, calibrated: CalibratedSample, covariance_type: str
 ) -> tuple[float, float | None]:
-    """Prior of the covariances, and the likelihood of rows left out, where there are few rows.
+    """Prior of the covariances, and the loss of rows left out, where there are few rows.
 
     Maximum likelihood on few rows fits them too closely, though values that many rows share need a
     close fit: rows that are left out decide. A sketch of more rows than its sample shows more.
@@ -410,13 +410,13 @@ def _gain_by_chance(problem: Problem, best: Candidates) -> float:
 
 def _warn_of_few_rows(problem: Problem, best: Candidates) -> None:
     """Warn of a mixture that is much less likely for other rows than for its own."""
-    if best.heldout is None or best.score - best.heldout < _WARNED_OPTIMISM:
+    if best.optimism is None or best.optimism < _WARNED_OPTIMISM:
         return
     k = problem.required_size
     warn_user(
         f"{counted_rows(problem.sketch)} are few for n_components={k} with "
         f"{k * problem.count_parameters() - 1:,} parameters: rows that were left out of such fits "
-        f"are {best.score - best.heldout:.2g} nats a sample less likely than rows of the fit. "
+        f"are {best.optimism:.2g} nats a sample less likely than rows of the fit. "
         "Sketch more rows, or give fewer components, which have fewer parameters."
     )
 

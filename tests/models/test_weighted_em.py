@@ -200,25 +200,47 @@ def test_a_prior_draws_the_covariances_to_spheres(rows: np.ndarray, covariance_t
     )
 
 
+def _score(found: FittedMixture, rows: np.ndarray) -> float:
+    """Mean log-likelihood of rows under a fit with variances."""
+    density = RowDensity(found.weights, found.means, found.covariances)
+    return float(density.log_total(rows).mean())
+
+
 def test_rows_left_out_speak_for_a_prior_unless_values_are_repeated() -> None:
     rng = np.random.default_rng(0)
     few = rng.normal(size=(60, 5))
     weights = np.full(60, 1 / 60)
-    prior, likelihood = choose_prior(few, weights, 8, "diag", (0.0, 7.0))
+    prior, optimism = choose_prior(few, weights, 8, "diag", (0.0, 7.0))
     assert prior == 7.0
-    assert likelihood < fit_mixture(few, None, 8, prior=7.0).log_likelihood
+    others = rng.normal(size=(6000, 5))
+    found = fit_mixture(few[15:], None, 8, prior=7.0, n_moves=0)
+    assert optimism == pytest.approx(found.log_likelihood - _score(found, others), abs=0.5)
     repeated = few[np.arange(60) % 5]  # each of the five is in all parts
-    prior, likelihood = choose_prior(repeated, weights, 5, "diag", (0.0, 7.0))
+    prior, optimism = choose_prior(repeated, weights, 5, "diag", (0.0, 7.0))
     assert prior == 0.0
-    # the mean of all rows left out, in the units of the rows
+    # the mean of all rows left out, in any units
     _, doubled = choose_prior(2.0 * repeated, weights, 5, "diag", (0.0, 1.0))
-    assert doubled == pytest.approx(likelihood - 5 * np.log(2.0), abs=1e-6)
+    assert doubled == pytest.approx(optimism, abs=1e-6)
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_values_that_many_rows_share_speak_against_a_prior_where_only_moves_find_them(
+    seed: int,
+) -> None:
+    rng = np.random.default_rng(seed)
+    x = rng.standard_t(3.0, size=(6120, 4))
+    x[rng.random(6120) < 0.15, 0] = 0.3  # amid the others
+    few, others = x[:120], x[120:]
+    fits = {each: fit_mixture(few, None, 6, prior=each) for each in (0.0, 6.0)}
+    assert _score(fits[0.0], others) > _score(fits[6.0], others)
+    prior, _ = choose_prior(few, np.full(120, 1 / 120), 6, "diag", (0.0, 1.0, 6.0))
+    assert prior == 0.0
 
 
 def test_the_likelihood_of_a_prior_is_the_same_beside_others() -> None:
     rng = np.random.default_rng(0)
     rows, weights = rng.normal(size=(60, 5)), rng.uniform(0.5, 1.5, 60)
-    rows[0] = 50.0  # in the first part: no other part can make up for it
+    rows[0] = 8.0  # in the first part, whose rows are far less likely than the others
     found = choose_prior(rows, weights, 8, "diag", (0.0, 7.0))
     assert found == choose_prior(rows, weights, 8, "diag", (7.0,))
 
