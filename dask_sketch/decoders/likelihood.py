@@ -1,12 +1,13 @@
 """Maximum likelihood on the calibrated rows of a sketch, beside the fit to the sketch.
 
-Real data is no mixture of a few Gaussians, and the mixture that is nearest in the distance of the
-sketch is not the likeliest one. Expectation-maximisation on the calibrated rows is as good there as
-on all rows. If the data is such a mixture, on the other hand, the sketch of all rows determines it
-better than a sample can. Both are fitted, each is a start of the other, and the likelihood of the
-calibrated rows decides. Where no rows are kept, the mixture that was fitted to the pilot rows of
-the feature map takes their place, unless noise explains the cost of the fit to the sketch. For the
-sketch of other data, such as a group, rows that are simulated from it are calibrated to the sketch.
+Real data is not a mixture of a few Gaussians, and the mixture that is nearest in the distance of
+the sketch is not the likeliest one. Expectation-maximisation on the calibrated rows is as good
+there as on all rows. If the data is such a mixture, on the other hand, the sketch of all rows
+determines it better than a sample can. Both are fitted, each is a start of the other, and the
+likelihood of the calibrated rows decides. Where no rows are kept, the mixture that was fitted to
+the pilot rows of the feature map takes their place, unless noise explains the cost of the fit to
+the sketch. For the sketch of other data, such as a group, rows that are simulated from it are
+calibrated to the sketch.
 """
 
 from __future__ import annotations
@@ -462,7 +463,7 @@ def _warn_of_few_random_rows(problem: Problem, best: Candidates) -> None:
 def _warn_of_refinement(problem: Problem, best: Candidates, gain: float) -> None:
     warn_user(
         f"refine={problem.refine!r}: {_likeliest_on(problem, best)} is {gain:.2g} nats a sample "
-        f"likelier than the refined fit, for the data is no mixture of {problem.required_size} "
+        f"likelier than the refined fit, for the data is not a mixture of {problem.required_size} "
         "Gaussians. It is returned, without standard errors; method='cl-ompr' returns the refined "
         "fit."
     )

@@ -130,7 +130,7 @@ def rounding_step(values: Array) -> float | None:
     Returns
     -------
     step
-        None if more than half of the values are distinct, or differences are no multiples.
+        None if more than half of the values are distinct, or differences are not multiples.
 
     Examples
     --------

@@ -147,7 +147,7 @@ def sketch_from_bytes(value: bytes | bytearray | memoryview) -> Sketch:
     Raises
     ------
     InputError
-        If ``value`` is no bytes.
+        If ``value`` is not bytes.
     ArtifactError
         If they are of another artifact or version, or were truncated or edited.
     """

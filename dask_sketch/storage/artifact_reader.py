@@ -122,7 +122,7 @@ def unpacked_dataset(content: bytes, versions: Versions) -> xr.Dataset:
         dataset = xr.Dataset(arrays, attrs=attrs)
     except Exception as error:  # damaged bytes surface as errors of many types
         raise ArtifactError(
-            f"store={label!r} is damaged, or no artifact ({type(error).__name__}: "
+            f"store={label!r} is damaged, or not an artifact ({type(error).__name__}: "
             f"{first_line(error)}). Give the value that to_bytes returned."
         ) from error
     _require_schema(attrs.get("schema"), attrs.get("schema_version"), versions, label)

@@ -27,7 +27,7 @@ MEANS[1, 0], MEANS[2, 1] = 30.0, 20.0
 
 
 def log_normal(n, seed=0):
-    """Rows that are no mixture of a few Gaussians."""
+    """Rows that are not a mixture of a few Gaussians."""
     rng = np.random.default_rng(seed)
     return np.exp(0.7 * rng.normal(size=(n, 3))) + 0.05 * rng.normal(size=(n, 3))
 

@@ -1,4 +1,4 @@
-"""Mixtures by way of a finer density, for data that is no mixture of so few Gaussians."""
+"""Mixtures by way of a finer density, for data that is not a mixture of so few Gaussians."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _MAX_RUNS = 28  # of the default window: four weeks of nights
 _MAX_KEPT = 2**28  # bytes of the sums of runs in memory
 _MAX_SEARCHED = 1000  # units among which changes are searched
 _CLOCKS_AGREE = timedelta(minutes=5)
-_MAX_HALVINGS = 32  # of a weight: smaller ones are no multiples of a quantum
+_MAX_HALVINGS = 32  # of a weight: smaller ones are not multiples of a quantum
 
 
 @dataclass(frozen=True)
