@@ -30,8 +30,8 @@ _ROWS_PER_COLUMN = 10  # rows for each column at least
 _HELD_OUT = 0.2  # fraction of the frequencies that choose the ridge
 _MAX_LEVERAGE = 0.9
 # With draws of a model, the covariance of features whose correlation the model lacks was within
-# 1.96 errors in 22 to 28 of 30 repeats (three cases) with a factor of 1, and in 28 or 29 with 2 or 3;
-# in two other cases in 32 and 34 of 40 with 2, and in 38 with 3.
+# 1.96 errors in 22 to 28 of 30 repeats (three cases) with a factor of 1, and in 28 or 29 with 2 or
+# 3; in two other cases in 32 and 34 of 40 with 2, and in 38 with 3.
 _SHARES = 3.0
 _MAX_CELLS = 4096  # pairs of levels whose shares are solved for
 _FEATURE_ERROR = 1e-7  # error of a feature in float32, for each level: phases grow with the codes
@@ -191,8 +191,8 @@ class FeatureRegression:
     the mean of any function, and compared with its value in the sketch. The errors of other
     functions are assumed to be the same multiple of the deviation of their residuals. A function
     may look in the direction in which the model is wrong, as products of features do where it lacks
-    a correlation. So three times the share that is left of the differences between model and data at
-    those frequencies is taken to be left of the function's own difference.
+    a correlation. So three times the share that is left of the differences between model and data
+    at those frequencies is taken to be left of the function's own difference.
 
     Parameters
     ----------
