@@ -205,8 +205,6 @@ class Covariances:
         """
         k, d = components.means.shape
         spheres = self.from_variances(np.full(k, 1.0 / k), np.full((k, d), k ** (-2.0 / d)))
-        if not self.splits:  # one matrix of all rows
-            rows_of = np.full(1, rows_of.sum())
         own = self._per_component(rows_of / (rows_of + prior))
         covariances = own * components.covariances + (1.0 - own) * spheres
         return Components(components.weights, components.means, covariances)
@@ -512,6 +510,19 @@ class Tied(Covariances):
     def widened(self, components: Components, which: NDArray[np.intp]) -> Components:
         """The same components: they share their covariances."""
         return components
+
+    def shrunk(self, components: Components, rows_of: Array, prior: float) -> Components:
+        """Components whose matrix is a mean of their own and of a prior.
+
+        The prior has the shape of the covariance matrix of all rows, as for one ellipsoid (Fraley
+        and Raftery 2007): a sphere would widen features that are nearly collinear by far too much.
+        """
+        k, d = components.means.shape
+        offsets = components.means - components.weights @ components.means
+        of_rows = components.covariances + (components.weights[:, None] * offsets).T @ offsets
+        own = rows_of.sum() / (rows_of.sum() + prior)
+        matrix = own * components.covariances + (1.0 - own) * k ** (-2.0 / d) * of_rows
+        return Components(components.weights, components.means, matrix)
 
     def joint(self, components: Components, rows: Array) -> Array:
         """Log of weight times density, shape (n_components, n)."""

@@ -193,11 +193,21 @@ def test_a_prior_draws_the_covariances_to_spheres(rows: np.ndarray, covariance_t
     ruled = fit_mixture(rows, None, 3, prior=1e12, **options)
     variance = rows.var(axis=0) if covariance_type != "spherical" else rows.var(axis=0).mean()
     spheres = 3 ** (-2 / 3) * variance
-    expected = np.diag(spheres) if covariance_type in ("tied", "full") else spheres
+    expected = np.diag(spheres) if covariance_type == "full" else spheres
+    if covariance_type == "tied":  # of the shape of all rows
+        expected = 3 ** (-2 / 3) * np.cov(rows.T, bias=True)
     assert ruled.covariances.shape == plain.covariances.shape
     np.testing.assert_allclose(
         ruled.covariances, np.broadcast_to(expected, plain.covariances.shape), rtol=1e-6, atol=1e-6
     )
+
+
+def test_a_prior_of_one_matrix_keeps_features_that_are_nearly_collinear() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(150, 1)) + 0.03 * rng.normal(size=(150, 6))
+    x[:75] += 3.0
+    plain, ruled = (fit_mixture(x, None, 2, covariance_type="tied", prior=each) for each in (0, 8))
+    assert ruled.log_likelihood > plain.log_likelihood - 0.05
 
 
 def _score(found: FittedMixture, rows: np.ndarray) -> float:
