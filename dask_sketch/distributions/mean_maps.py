@@ -108,7 +108,7 @@ def estimate_mmd(
     The estimate is a U-statistic, with the standard error of eq. (6.6) of Sutherland (2016).
     Between groups of sketches, each sketch is an independent unit, such as a day or a file, so that
     the error holds for dependent rows as well; intervals of 95 % missed the truth in 12 of 100
-    simulations with three units on a side, and in 4 to 8 with four or more. Between two sketches,
+    simulations with three units on a side, and in 4 to 9 with four or more. Between two sketches,
     rows are assumed to be independent, and the error is estimated from the random rows of the
     sketches.
     :func:`dask_sketch.mmd` computes the estimate alone, for any sketches.

@@ -52,7 +52,8 @@ def node_divergence(
     in simulations of 2,000 to 20,000 rows of one to three features, intervals of 95 % covered the
     divergence of the smoothed densities in 90 to 100 % of the cases. With sums of all rows of a
     side, rows are assumed to be independent. With sums of partitions, such as days or files, the
-    partitions are independent units, whose rows may depend on each other.
+    partitions are independent units, whose rows may depend on each other: intervals of 95 % covered
+    the divergence in 90, 91 and 94 % of 300 simulations of 8, 20 and 50 such partitions a side.
 
     The error does not cover the smoothing. The estimate is the divergence of both densities after
     convolution with the kernel, which is smaller than the divergence of the distributions. A
@@ -142,8 +143,10 @@ def node_divergence(
     slopes = terms.first * masses, (terms.values - terms.first) * masses
     linear = [side.variance(slope, nodes) for side, slope in zip(sides, slopes, strict=True)]
     bias, second_order = _second_order(nodes, sides, terms, masses, relative)
-    # slopes of estimates contain noise, which has twice the variance of second order
-    error = math.sqrt(max(sum(linear) - second_order, second_order))
+    # Slopes of estimates contain noise, which has twice the variance of second order. Between few
+    # partitions this variance, and the bias, are not known well enough to be taken off.
+    of_parts = sides[0].parts is not None
+    error = math.sqrt(max(sum(linear) - (0.0 if of_parts else second_order), second_order))
     if math.isinf(largest_value(kind, alpha)):
         _warn_of_few(kind, parts, [side > _FEW for side in relative], error)
     smoother = [nodes.smooth(p) * nodes.peak * nodes.cell for p in densities]
@@ -166,7 +169,7 @@ def node_divergence(
         ),
         # the bias of total variation is not known well if the densities are nearly equal
         _quantile(sides, linear, level)
-        * (math.hypot(error, bias) if terms.curvature is None else error),
+        * (math.hypot(error, bias) if terms.curvature is None or of_parts else error),
     )
 
 

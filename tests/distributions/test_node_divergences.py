@@ -135,3 +135,23 @@ def test_smoothing_that_matters_warns():
                 node_divergence(nodes, *sides, (20_000, 20_000))
         else:
             node_divergence(nodes, *sides, (20_000, 20_000))
+
+
+def test_intervals_of_few_partitions_of_dependent_rows_cover_the_divergence():
+    nodes = DensityNodes(np.array([-9.0]), np.array([10.0]), 120, np.array([0.3]))
+    truth = divergence(normal(0.0, 1.58), normal(0.8, 1.58), "js", n_draws=200_000).value
+    n_rows, within = np.full(8, 60), 0
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        first, second = (
+            np.stack(
+                [
+                    nodes.kernel_sums(mean + 0.7 * rng.normal() + rng.normal(size=(60, 1)))
+                    for _ in range(8)
+                ]
+            )
+            for mean in (0.0, 0.8)
+        )
+        low, high = node_divergence(nodes, first, second, (n_rows, n_rows), "js").interval
+        within += low <= truth <= high
+    assert within >= 84
