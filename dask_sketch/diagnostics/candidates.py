@@ -23,7 +23,7 @@ from dask_sketch.decoders.transform_fit import max_weighted
 from dask_sketch.diagnostics.linearization import count_parameters, overidentify
 from dask_sketch.errors import InputError
 from dask_sketch.models.centroids import Centroids
-from dask_sketch.models.density import rounding_variances
+from dask_sketch.models.density import masses_on_grid, rounding_variances
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.mixture import information_criterion
 from dask_sketch.models.open import AnyModel
@@ -220,7 +220,8 @@ def _mean_log_likelihood(model: AnyModel, sample: CalibratedSample) -> float:
         shapes = model.covariance_matrices + np.diag(rounding)
     else:
         shapes = model.variances + rounding
-    return mean_log_likelihood(rows, sample.weights, (model.weights, model.means, shapes))
+    fractions = model.weights / masses_on_grid(model.variances + rounding, rounding)
+    return mean_log_likelihood(rows, sample.weights, (fractions, model.means, shapes))
 
 
 def _recorded_test(model: AnyModel) -> Overidentification:

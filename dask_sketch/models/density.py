@@ -11,6 +11,7 @@ Array = NDArray[np.float64]
 # Squared distance of a component from the center, in its variances, up to which the expanded
 # quadratic form loses fewer than seven of sixteen digits.
 _MAX_EXPANDED = 1e6
+_GRID_STEPS = 6  # to either side of a rounded value, at most one deviation each
 _DISTINCT = 0.5  # fraction of the rows with distinct values of a feature of few values, at most
 _NO_WIDTH = 3e-3  # standard deviation, over that of the rows, below which values are points
 
@@ -167,13 +168,14 @@ def uncovered_features(rows: Array, means: Array, variances: Array) -> NDArray[n
 
 
 def rounding_variances(rows: Array) -> Array:
-    """Variances of the errors of rounding, uniform between the distinct values of each feature.
+    """Variances to add to components for rows that are rounded to the gaps between their values.
 
     A density has no bound at a value that is repeated: components without width there, one for each
-    of the values, would seem ever likelier. Convolved with the error of rounding, a component has
-    about the probability of the rounded value, divided by the width of its interval. The median gap
-    belongs to the scale on which most values were recorded; among thousands of values that are not
-    rounded, it is negligible.
+    of the values, would seem ever likelier. With the variance of a normal density whose maximum is
+    one over the gap, a component has about the probability of the rounded value, divided by the
+    width of its interval, and no more than that without width. The median gap belongs to the scale
+    on which most values were recorded; among thousands of values that are not rounded, it is
+    negligible.
 
     Parameters
     ----------
@@ -183,12 +185,43 @@ def rounding_variances(rows: Array) -> Array:
     Returns
     -------
     variances
-        Squared median gaps over 12, shape (n_features,); zero for a constant feature.
+        Squared median gaps over 2 pi, shape (n_features,); zero for a constant feature.
 
     Examples
     --------
     >>> rounding_variances(np.array([[0.0, 5.0], [3.0, 5.0], [3.0, 5.0], [6.0, 5.0]]))
-    array([0.75, 0.  ])
+    array([1.43239449, 0.        ])
     """
     gaps = [np.diff(np.unique(column)) for column in rows.T]
-    return np.array([np.median(gap) ** 2 / 12.0 if gap.size else 0.0 for gap in gaps])
+    return np.array([np.median(gap) ** 2 / (2.0 * np.pi) if gap.size else 0.0 for gap in gaps])
+
+
+def masses_on_grid(variances: Array, rounding: Array) -> Array:
+    """Total probability of the rounded values that normal densities around one of them give.
+
+    Parameters
+    ----------
+    variances
+        Variances of components with those of :func:`rounding_variances` added, shape (n_components,
+        n_features).
+    rounding
+        The latter, shape (n_features,).
+
+    Returns
+    -------
+    masses
+        One for components of the width of the gap or wider, up to 1.09 in each feature for those
+        without width, shape (n_components,).
+
+    Examples
+    --------
+    >>> rounding = np.array([1.0, 0.0])
+    >>> masses_on_grid(rounding + np.array([[9.0, 1.0], [0.0, 1.0]]), rounding).round(3)
+    array([1.   , 1.086])
+    """
+    squared_gaps = 2.0 * np.pi * rounding
+    ratios = squared_gaps / np.maximum(variances, 1e-300)
+    steps = np.arange(-_GRID_STEPS, _GRID_STEPS + 1)
+    sums = np.exp(-0.5 * ratios[..., None] * steps**2).sum(axis=-1)
+    masses = np.where(ratios > 1.0, np.sqrt(ratios / (2.0 * np.pi)) * sums, 1.0)
+    return np.asarray(masses.prod(axis=1))

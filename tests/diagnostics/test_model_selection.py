@@ -367,3 +367,9 @@ def test_models_of_other_names_are_refused():
             partial_sketch(rows, named), partial_sketch(others, turned), n_components=[1, 2]
         )
     assert caught.value.parameter == "heldout"
+
+
+def test_coarsely_rounded_values_of_one_component_are_not_components():
+    rows = np.round(np.random.default_rng(1).normal(3.0, 3**0.5, size=(1500, 2)))
+    rounded = sketch(rows, design(rows, n_components=8))
+    assert select_model(rounded, n_components=(1, 8)).model.n_components == 1
