@@ -363,7 +363,10 @@ def test_a_browser_sees_it(client):
     with browser() as port:
         for dark in (False, True):
             for width in (360, 1400):
-                seen = visit(port, address, dark=dark, width=width, seconds=3)
+                for seconds in (3, 30):  # a busy machine shows the numbers later
+                    seen = visit(port, address, dark=dark, width=width, seconds=seconds)
+                    if "400 of 400" in seen.text:
+                        break
                 assert seen.complaints == []
                 assert seen.judged == []
                 assert max(seen.sockets.values()) > 5
