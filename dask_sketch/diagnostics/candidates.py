@@ -23,7 +23,7 @@ from dask_sketch.decoders.transform_fit import max_weighted
 from dask_sketch.diagnostics.linearization import count_parameters, overidentify
 from dask_sketch.errors import InputError
 from dask_sketch.models.centroids import Centroids
-from dask_sketch.models.density import masses_on_grid, rounding_variances
+from dask_sketch.models.density import gap_variances, masses_on_grid
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.mixture import information_criterion
 from dask_sketch.models.open import AnyModel
@@ -215,7 +215,7 @@ def _mean_log_likelihood(model: AnyModel, sample: CalibratedSample) -> float:
         if isinstance(model, VonMisesFisherMixture):
             rows = unit_rows(rows)
         return float(sample.weights @ model.density().log_total(rows))
-    rounding = rounding_variances(rows)
+    rounding = gap_variances(rows)
     if uses_matrices(model.covariance_type):
         shapes = model.covariance_matrices + np.diag(rounding)
     else:

@@ -167,7 +167,7 @@ def uncovered_features(rows: Array, means: Array, variances: Array) -> NDArray[n
     return chosen if len(np.unique(codes, axis=0)) < possible else chosen[:0]
 
 
-def rounding_variances(rows: Array) -> Array:
+def gap_variances(rows: Array) -> Array:
     """Variances to add to components for rows that are rounded to the gaps between their values.
 
     A density has no bound at a value that is repeated: components without width there, one for each
@@ -189,7 +189,7 @@ def rounding_variances(rows: Array) -> Array:
 
     Examples
     --------
-    >>> rounding_variances(np.array([[0.0, 5.0], [3.0, 5.0], [3.0, 5.0], [6.0, 5.0]]))
+    >>> gap_variances(np.array([[0.0, 5.0], [3.0, 5.0], [3.0, 5.0], [6.0, 5.0]]))
     array([1.43239449, 0.        ])
     """
     gaps = [np.diff(np.unique(column)) for column in rows.T]
@@ -202,7 +202,7 @@ def masses_on_grid(variances: Array, rounding: Array) -> Array:
     Parameters
     ----------
     variances
-        Variances of components with those of :func:`rounding_variances` added, shape (n_components,
+        Variances of components with those of :func:`gap_variances` added, shape (n_components,
         n_features).
     rounding
         The latter, shape (n_features,).
