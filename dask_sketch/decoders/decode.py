@@ -361,7 +361,9 @@ def _decode_sketch(
                 solution, trace = other, its_trace
             if not is_poor_minimum(problem, solution):
                 break
-    if sketch.privacy is None or not warn_of_private_fit(sketch, solution):
+    # noise never explains points, since clusters have a width, which the density method fits too
+    is_fit = problem.model != "dirac" or method.name == "density"
+    if sketch.privacy is None or not (is_fit and warn_of_private_fit(sketch, solution)):
         _warn_of_fit(problem, solution, given)
     return _wrapped(problem, solution, trace, time.perf_counter() - start_time)
 

@@ -83,8 +83,6 @@ def warn_of_private_fit(sketch: Sketch, solution: Solution) -> bool:
     warned
         Whether there was a warning.
     """
-    if solution.variances is None and not solution.parameters:
-        return False  # centroids explain no sketch of clusters that have a width
     if _is_unexplained(sketch, solution):
         warn_user(
             f"the model leaves a cost of {solution.cost / solution.noise_level:.3g} noise levels "

@@ -309,6 +309,8 @@ def test_bounds_at_decoding(sketch):
     with pytest.warns(UserWarning, match="of the private sketch"):  # a component lies outside
         model = ds.decode(private, 3, bounds=[[0.0, -6.0], [6.0, 6.0]])
     assert (model.means[:, 0] >= 0).all()
+    with pytest.warns(UserWarning, match="of the private sketch"):
+        ds.decode(private, 3, "density", bounds=[[0.0, -6.0], [6.0, 6.0]])
     for method in ("density", "sketch-shift"):
         found = ds.decode(private, 3, method, bounds=narrow)
         apart = np.linalg.norm(found.centers[:, None] - TRUTH.means, axis=2).min(axis=0)
