@@ -110,7 +110,8 @@ def check_problem(
             f"method='likelihood' with model={model!r} and a sketch without a sample: sketch with "
             "sample=True, or choose another method."
         )
-    _require_taken(row, merge=merge, refine=refine, covariance=covariance, device=device)
+    optional = {"merge": merge, "refine": refine, "covariance": covariance, "device": device}
+    _require_taken(row, covariance_type if has_matrices else None, optional)
     for name, value in (("bounds", bounds), ("covariance", covariance)):
         require_names_in(name, value, sketch.feature_map.feature_names, "the sketch")
     box = _box(bounds, sketch)
@@ -166,14 +167,14 @@ def _require_type(covariance_type: Any, n_features: int) -> None:
         raise DecodeError(str(error)) from None
 
 
-def _require_taken(row: Method, **given: Any) -> None:
-    """Raise an error for an argument that the method does not take."""
+def _require_taken(row: Method, matrices: Any, given: dict[str, Any]) -> None:
+    """Raise an error for an argument that the method, or the fit of matrices, does not take."""
+    chosen = f"method={row.name!r}: leave it out, or choose 'cl-ompr', 'splitting' or another."
+    if matrices is not None:
+        chosen = f"covariance_type={matrices!r}: leave it out, or decode diagonal covariances."
     for name in OPTIONAL:
         if name not in row.arguments and not (given[name] is None or given[name] is False):
-            raise DecodeError(
-                f"{name}={given[name]!r} with method={row.name!r}: leave it out, or choose another "
-                "method, such as 'cl-ompr' or 'splitting'."
-            )
+            raise DecodeError(f"{name}={given[name]!r} with {chosen}")
 
 
 def _model_of_type(model: str | None, covariance_type: str | None) -> str | None:

@@ -426,9 +426,10 @@ def _restricted(problem: Problem) -> str | None:
 
 
 def _log_long_search(problem: Problem) -> None:
-    """Log the expected time of a search before it begins, if it is long."""
+    """Log the expected time of a search on the processor before it begins, if it is long."""
     if (
-        problem.method not in _SEARCHES
+        problem.device is not None
+        or problem.method not in _SEARCHES
         or problem.n_components is None
         or (problem.model in TRANSFORMS)
     ):
@@ -437,8 +438,8 @@ def _log_long_search(problem: Problem) -> None:
     if seconds > _LONG:
         logger.warning(
             "decode with method=%r, n_components=%d, %d features and %d frequencies takes about "
-            "%.0f seconds of CPU time. A feature map of design() with the default method, or fewer "
-            "frequencies, takes less.",
+            "%.0f seconds of CPU time. A feature map of design() with the default method, fewer "
+            "frequencies, or device='cuda' with a GPU, takes less.",
             problem.method,
             problem.n_components,
             problem.n_features,

@@ -21,6 +21,7 @@ from dask_sketch.graph.reduction import Reduction
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import FrozenDataclass, require_unmasked, unit_rows
+from dask_sketch.validation.device import on_host
 from dask_sketch.validation.tables import feature_labels
 from dask_sketch.validation.threads import one_blas_thread
 
@@ -253,7 +254,7 @@ def _extremes_of_chunk(
     rows: Any, weights: Any, label: str, features: WhitenedFeatures, n_rows: int
 ) -> _Extremes:
     require_unmasked(rows, "rows", f"the values of {label}")
-    values = np.asarray(rows, dtype=np.float64).reshape(-1, np.shape(rows)[-1])
+    values = on_host(rows).astype(np.float64).reshape(-1, rows.shape[-1])
     scored = np.column_stack([features.scores(values)[:, 0], values])
     scored = scored[np.isfinite(scored).all(axis=1)]
     return *_lowest_and_highest(scored, n_rows), len(scored)

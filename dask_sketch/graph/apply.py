@@ -18,6 +18,7 @@ from dask_sketch.sources.bag import blocks_of_partition
 from dask_sketch.sources.open import open_samples, require_options
 from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import require_unmasked, weighted_sum
+from dask_sketch.validation.device import from_device, on_host
 
 # methods that are a mean over all rows, and the method that gives the values of single rows
 _MEANS = {"score": "logpdf", "inertia": "squared_distances"}
@@ -115,7 +116,9 @@ def count_missing(model: Any, x: Any, **options: Any) -> LazyResult:
 
 
 def _count_of_chunk(rows: Any, weights: Any, label: str) -> tuple[int, int, int]:
-    missing = np.isnan(np.asarray(rows, dtype=np.float64).reshape(-1, np.shape(rows)[-1]))
+    missing = np.isnan(
+        np.asarray(from_device(rows), dtype=np.float64).reshape(-1, np.shape(rows)[-1])
+    )
     return len(missing), int(missing.any(axis=1).sum()), int(missing.all(axis=1).sum())
 
 
@@ -215,7 +218,7 @@ def apply_per_row(
 
 
 def _rows_of_block(block: Any, *, model: Any, method: str, weight_column: bool) -> Any:
-    rows = block[..., :-1] if weight_column else block
+    rows = from_device(block[..., :-1] if weight_column else block)
     flat = getattr(model, method)(rows.reshape(-1, rows.shape[-1]))
     return flat.reshape(*rows.shape[:-1], *flat.shape[1:])
 
@@ -223,7 +226,7 @@ def _rows_of_block(block: Any, *, model: Any, method: str, weight_column: bool) 
 def _rows_of_bag(items: Any, model: Any, method: str, *, fields: Any, label: str) -> list[Any]:
     out: list[Any] = []
     for block in blocks_of_partition(items, None, None, fields, label):
-        out.extend(getattr(model, method)(block.rows))
+        out.extend(getattr(model, method)(from_device(block.rows)))
     return out
 
 
@@ -240,10 +243,10 @@ def _sum_of_chunk(
     rows: Any, weights: Any, label: str, model: Any, method: str
 ) -> tuple[float, float]:
     require_unmasked(rows, "rows", f"the values of {label}")
-    values = np.asarray(rows).reshape(-1, np.shape(rows)[-1])
+    values = on_host(rows).reshape(-1, rows.shape[-1])
     if not len(values):
         return 0.0, 0.0
-    flat = None if weights is None else weights.reshape(-1)
+    flat = None if weights is None else on_host(weights).reshape(-1)
     return weighted_sum(getattr(model, method)(values), flat, label)
 
 

@@ -31,7 +31,7 @@ from dask_sketch.sketching.arguments import (
 )
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.missing import ARRAYS, StackedMissing
-from dask_sketch.validation.device import on_device, on_host
+from dask_sketch.validation.device import from_device
 from dask_sketch.validation.labels import MISSING, Codes, codes_of
 from dask_sketch.validation.tables import require_same_index
 
@@ -77,7 +77,7 @@ def sketch_groups(
     """
     x, w = checked_rows(samples, weights, feature_map, label)
     require_same_index(groups, samples, "groups")
-    x, w = on_host(x) if on_device(x) else x, on_host(w) if on_device(w) else w
+    x, w = from_device(x), from_device(w)
     raw, x = x, normalized(x, feature_map)
     labels, codes = codes_of(groups, len(x), label)
     omit = nan_policy != "raise"

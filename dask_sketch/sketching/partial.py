@@ -32,7 +32,7 @@ from dask_sketch.sketching.missing import require_sparse
 from dask_sketch.sketching.row_sample import RowSampler, Sampling
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
-from dask_sketch.validation.device import on_device, on_host
+from dask_sketch.validation.device import from_device, on_device, on_host
 
 # Blocks of rows with weights that are gathered at most, so that there are more of each exponent.
 GATHERED = 2
@@ -204,7 +204,7 @@ def partial_sketch(
             "the processor; leave device out."
         )
     if feature_map.normalize and on_device(x):
-        x, w = on_host(x), on_host(w) if on_device(w) else w
+        x, w = from_device(x), from_device(w)
     if device is not None or on_device(x):
         if nan_policy == "available":
             raise InputError(

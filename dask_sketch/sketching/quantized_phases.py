@@ -67,7 +67,7 @@ from dask_sketch.sketching.open import damaged_store, feature_map_of, stored_arr
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.storage.artifact import Storable
 from dask_sketch.validation.arrays import FrozenDataclass, frozen, require_integer
-from dask_sketch.validation.device import on_device, on_host
+from dask_sketch.validation.device import from_device
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -280,8 +280,8 @@ def quantize_phases(
             "sends the phases of all frequencies, or none."
         )
     x, w = checked_rows(samples, weights, feature_map, "samples")
-    x = on_host(x) if on_device(x) else x
-    w = None if w is None else np.asarray(on_host(w) if on_device(w) else w, dtype=np.float64)
+    x = from_device(x)
+    w = None if w is None else np.asarray(from_device(w), dtype=np.float64)
     bits = require_bits(bits)
     seed = require_integer("seed", seed, 0)
     if seed > MAX_SEED:

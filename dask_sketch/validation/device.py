@@ -33,6 +33,11 @@ def on_host(x: Any) -> NDArray[Any]:
     return np.asarray(device_array(x).get() if on_device(x) else x)
 
 
+def from_device(x: Any) -> Any:
+    """Copy an array from the memory of a GPU to NumPy; return anything else as it is."""
+    return device_array(x).get() if on_device(x) else x
+
+
 def cupy() -> Any:
     """Import CuPy, if there is a suitable GPU.
 

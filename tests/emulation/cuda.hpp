@@ -153,7 +153,6 @@ inline void multiply(float d[4], const uint4& a, const uint2& b, const float c[4
 
 // ---- numbers -------------------------------------------------------------------------------
 
-inline float minus_nearest_whole(float x) { return -std::rint(x); }
 inline double widened(float x) { return x; }
 inline float __int_as_float(int bits) { float x; memcpy(&x, &bits, 4); return x; }
 inline int __float_as_int(float x) { int bits; memcpy(&bits, &x, 4); return bits; }

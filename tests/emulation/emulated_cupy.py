@@ -5,6 +5,7 @@ Like those of CuPy, its arrays are converted to NumPy by :meth:`ndarray.get` onl
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import platform
@@ -83,6 +84,11 @@ class ndarray:
     def get(self):
         return self._host.copy()
 
+    def set(self, host, stream):
+        assert (host.shape, host.dtype) == (self.shape, self.dtype)
+        assert host.flags.c_contiguous
+        self._host[...] = host
+
 
 def asarray(x):
     return x if isinstance(x, ndarray) else ndarray(np.array(x))
@@ -155,7 +161,16 @@ def _build(code, names, library):
     )  # fmt: skip
 
 
+class _Stream(contextlib.nullcontext):
+    def __init__(self, *, non_blocking):
+        super().__init__()
+
+    def synchronize(self):
+        """Done already."""
+
+
 cuda = SimpleNamespace(
     Device=_Device,
+    Stream=_Stream,
     runtime=SimpleNamespace(getDeviceCount=lambda: 1),
 )

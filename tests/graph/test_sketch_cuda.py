@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from strategies import assert_close_sketches
 
-from dask_sketch import FeatureMap, design, partial_sketch, sketch
-from dask_sketch.errors import ChunkError, DeviceError, InputError
+from dask_sketch import FeatureMap, design, partial_sketch, polish, sketch
+from dask_sketch.errors import ChunkError, DeviceError, InputError, install_command
+from dask_sketch.models import random_mixture
 
 
 @pytest.fixture
@@ -83,6 +84,30 @@ def test_blocks_of_the_host_are_sent_on_request(gpu, feature_map, rows):
     assert_near(sketch(rows, feature_map, device="cuda"), partial_sketch(rows, feature_map))
 
 
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("method", ["score", "predict_proba", "impute", "bic"])
+def test_models_take_rows_of_the_gpu(gpu, rows, method, lazy):
+    mixture = random_mixture(2, 3, seed=0)
+    x = on_gpu(gpu.cupy, rows, (40, 3)) if lazy else gpu.cupy.asarray(rows)
+    got = getattr(mixture, method)(x)
+    np.testing.assert_allclose(
+        got.compute() if lazy else got, getattr(mixture, method)(rows), rtol=1e-12
+    )
+
+
+def test_scores_take_weights_of_the_gpu(gpu, rows, rng):
+    mixture, weights = random_mixture(2, 3, seed=0), rng.uniform(size=90)
+    x, w = on_gpu(gpu.cupy, rows, (40, 3)), on_gpu(gpu.cupy, weights, 40)
+    expected = mixture.score(rows, weights)
+    assert float(mixture.score(x, w).compute()) == pytest.approx(expected, rel=1e-12)
+
+
+def test_mixtures_are_polished_on_rows_of_the_gpu(gpu, rows):
+    start = random_mixture(2, 3, seed=0)
+    got = polish(start, on_gpu(gpu.cupy, rows, (40, 3)), passes=1)
+    np.testing.assert_array_equal(got.means, polish(start, rows, passes=1).means)
+
+
 def test_a_map_is_designed_on_blocks_of_the_gpu(gpu, rows, rng):
     weights = rng.random(90)
     there, w = on_gpu(gpu.cupy, rows, (40, 3)), on_gpu(gpu.cupy, weights, 40)
@@ -143,7 +168,7 @@ def test_a_missing_gpu_is_named_with_the_way_out(monkeypatch, feature_map, rows)
         return str(error.value)
 
     monkeypatch.setitem(sys.modules, "cupy", None)
-    assert "pip install 'cupy-cuda12x[ctk]>=14' on every worker" in message()
+    assert f"{install_command('gpu')} on every worker" in message()
     without_gpu(monkeypatch, getDeviceCount=no_driver)
     assert "no CUDA-capable device" in message()
     without_gpu(monkeypatch, getDeviceCount=lambda: 0)

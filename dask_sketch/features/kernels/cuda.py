@@ -2,9 +2,10 @@
 
 CuPy is imported when a chunk needs it, and no GPU is accessed before. The frequencies are sampled
 on the host and sent to the device in parts; a few float64 sums are returned. A chunk is read in
-batches, so that additional memory is bounded; each batch ends with one synchronisation. The order
-of all sums depends only on the numbers of rows and frequencies: the same chunk has the same bits in
-every run, and on every device whose tensor cores round alike.
+batches, so that additional memory is bounded: two batches at most, since one is copied from the
+host while the device sums the one before it. The order of all sums depends only on the numbers of
+rows and frequencies: the same chunk has the same bits in every run, and on every device whose
+tensor cores round alike.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ import threading
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from numpy.typing import NDArray
 
 from dask_sketch.features.kernels.row_reader import native_type
 from dask_sketch.validation.device import cupy, on_device
 
-DEPTH, TILE, FLUSH, SLAB = 16, 16, 4, 8192  # as in the source
+DEPTH, TILE, FLUSH, SLAB, PART = 16, 16, 4, 8192, 1024  # as in the source
 GROUP = 128  # frequencies of one block
 EXACT_GROUP = 512  # frequencies of one block of the float64 kernel
 BLOCKS = 8192  # blocks of one launch, which occupy every device of today
@@ -162,9 +164,16 @@ def _module(n_features: int, raw: str, dtype: str, device: int) -> Any:
     return cupy().RawModule(code=source(n_features, raw, dtype), options=OPTIONS)
 
 
+@lru_cache(maxsize=8)
+def _copying(device: int) -> Any:
+    """Stream of copies from the host to one device, beside its kernels."""
+    return cupy().cuda.Stream(non_blocking=True)
+
+
 def forget() -> None:
     """Release the kernels and frequencies that are kept on devices."""
     with _LOCK:
+        _copying.cache_clear()
         _frequencies.cache_clear()
         _module.cache_clear()
 
@@ -235,28 +244,53 @@ def _prepared(
 
 def _sum_chunk(cp: Any, samples: Any, weights: Any, host: HostFrequencies, omit: bool) -> ChunkSums:
     module, frequencies = _prepared(cp, host, samples.dtype)
-    raw = native_type(samples.dtype)
     chunk = _Chunk(cp, module, frequencies)
-    n = len(samples)
     step = batch_rows(len(host.center))
-    for start in range(0, n, step):
-        rows = samples[start : start + step]
-        if not on_device(rows):
-            rows = cp.asarray(np.ascontiguousarray(rows, dtype=raw))
-        rows = cp.ascontiguousarray(rows.astype(raw, copy=False))
-        batch_weights = None
-        if weights is not None:
-            batch_weights = cp.asarray(weights[start : start + step]).astype(np.float64, copy=False)
-            batch_weights = cp.ascontiguousarray(batch_weights)
-        refused = chunk.add(rows, batch_weights, omit)
-        if refused >= 0:
-            return chunk.sums(weights is not None, start + refused)
+    # A batch is copied from the host while the device sums the one before it.
+    waiting: tuple[int, _Batch] | None = None
+    for start in (*range(0, len(samples), step), None):
+        launched = None
+        if start is not None:
+            stop = start + step
+            rows = _native(cp, samples[start:stop], native_type(samples.dtype))
+            given = None if weights is None else _native(cp, weights[start:stop], np.float64)
+            launched = start, chunk.launch(rows, given)
+        if waiting is not None:
+            refused = chunk.finish(waiting[1], omit)
+            if refused >= 0:
+                return chunk.sums(weights is not None, waiting[0] + refused)
+        waiting = launched
     return chunk.sums(weights is not None, -1)
+
+
+def _native(cp: Any, values: Any, dtype: npt.DTypeLike) -> Any:
+    """Contiguous values of one type on the device."""
+    if on_device(values):
+        return cp.ascontiguousarray(values.astype(dtype, copy=False))
+    given = np.ascontiguousarray(values, dtype=dtype)
+    copying = _copying(int(cp.cuda.Device().id))
+    # Twice as fast as `asarray`, which allocates a buffer on the host. The memory is that of the
+    # stream, which may reuse it once it is released: when the kernels that read it have ended.
+    with copying:
+        there = cp.empty(given.shape, dtype=given.dtype)
+    there.set(given, stream=copying)
+    copying.synchronize()
+    return there
 
 
 def batch_rows(n_features: int) -> int:
     """Number of rows of one batch, a multiple of all block sizes of the kernels."""
     return max(BATCH_BYTES // (6 * DEPTH * -(-n_features // DEPTH)) // SLAB, 1) * SLAB
+
+
+class _Batch(NamedTuple):
+    """Arrays of one batch on the device: its rows, and what the kernels say of them."""
+
+    rows: Any
+    weights: Any
+    states: Any
+    counts: Any
+    features: Any
 
 
 class _Chunk:
@@ -275,8 +309,8 @@ class _Chunk:
     def _run(self, name: str, grid: tuple[int, ...], block: int, *arguments: Any) -> None:
         self._module.get_function(name)(grid, (block,), arguments)
 
-    def add(self, rows: Any, weights: Any, omit: bool) -> int:
-        """Add one batch; return its first refused row, or -1."""
+    def launch(self, rows: Any, weights: Any) -> _Batch:
+        """Begin with one batch; the device works on it after the return."""
         cp, d, frequencies = self._cp, self._shape[0], self._frequencies
         n, single = len(rows), frequencies.arranged is not None
         n_tiles = -(-n // (TILE * FLUSH)) * FLUSH
@@ -289,26 +323,35 @@ class _Chunk:
             row_weights if weights is None else weights, np.int32(weights is not None),
             frequencies.scales, np.int64(n_tiles), parts, row_weights, states,
         )  # fmt: skip
-        slabs = -(-n // SLAB)
+        slabs, described_slabs = -(-n // SLAB), -(-n // PART)
         counts = cp.empty((slabs, 8), dtype=np.float64)
-        described = cp.empty((slabs, 4, d), dtype=np.float64)
+        described = cp.empty((described_slabs, 4, d), dtype=np.float64)
+        features = cp.empty((4, d), dtype=np.float64)
         self._run("count_rows", (slabs,), 256, row_weights, states, np.int64(n), counts)
         self._run(
-            "describe_features", (slabs, -(-d // 256)), 256,
+            "describe_features", (described_slabs, -(-d // 256)), 256,
             rows, np.int64(n), frequencies.center, row_weights, described,
         )  # fmt: skip
+        self._run(
+            "join_descriptions", (4 * d,), 256, described, np.int64(described_slabs), features
+        )
         if single:
             self._add_halves(parts, row_weights, weights is not None, n_tiles)
         else:
             self._add_exact(rows, row_weights, states, _TAKEN)
-        found = counts.get()  # synchronises
+        return _Batch(rows, row_weights, states, counts, features)
+
+    def finish(self, batch: _Batch, omit: bool) -> int:
+        """Wait for one batch; return its first refused row, or -1."""
+        n = len(batch.rows)
+        found = batch.counts.get()  # synchronises
         refused = min(found[:, 7].min(), math.inf if omit else found[:, 6].min())
         if refused < n:
             return int(refused)
         if found[:, 1].any():
-            self._add_exact(rows, row_weights, states, _FAR_AWAY)
+            self._add_exact(batch.rows, batch.weights, batch.states, _FAR_AWAY)
         self._counts.append(found)
-        self._features.append(described.get())
+        self._features.append(batch.features.get())
         return -1
 
     def _add_halves(self, parts: Any, row_weights: Any, weighted: bool, n_tiles: int) -> None:
@@ -348,7 +391,7 @@ class _Chunk:
         """Return the sums of all batches."""
         d, m = self._shape
         counts = np.concatenate([np.empty((0, 8)), *self._counts])
-        features = np.concatenate([np.empty((0, 4, d)), *self._features])
+        features = np.reshape(self._features, (-1, 4, d))
         near, far = math.fsum(counts[:, 3]), math.fsum(counts[:, 4])
         squares, products = self._halves.get().reshape(2, -1)[:, :m]
         cosine, sine = self._exact.get().reshape(2, m)

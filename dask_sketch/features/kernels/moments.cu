@@ -44,6 +44,8 @@
 #define WARPS 4                                       // of a block
 #define ALL 0xffffffffu
 #define SLAB 8192                                     // rows that one block counts
+#define PART 1024                                     // rows that one block describes
+#define UNROLL 4                                      // of which a thread reads so many at once
 #define FAR 32768.0f  // cycles; beyond, float32 is too coarse to remove integer cycles safely
 #define LEAST_WEIGHT 0x1p-32
 #define LARGEST_WEIGHT 0x1p32
@@ -156,14 +158,14 @@ extern "C" __global__ void take_rows(const RAW* __restrict__ rows, long long n_r
 
 // ---- moments, float32 ----------------------------------------------------------------------
 
-#ifndef EMULATED
-// Written out, since CuPy compiles with -ftz=true, which would flush before each, at a cost.
+// Of less than 2^22: the sum has no bits for fractions. Two additions, where a conversion takes four
+// times the time of one.
 __device__ __forceinline__ float minus_nearest_whole(float x) {
-    float y;
-    asm("{.reg .f32 t; neg.f32 t, %1; cvt.rni.f32.f32 %0, t;}" : "=f"(y) : "f"(x));
-    return y;
+    return 12582912.0f - (x + 12582912.0f);
 }
 
+#ifndef EMULATED
+// Written out, since CuPy compiles with -ftz=true, which would flush before, at a cost.
 __device__ __forceinline__ double widened(float x) {
     double y;
     asm("cvt.f64.f32 %0, %1;" : "=d"(y) : "f"(x));
@@ -413,8 +415,13 @@ extern "C" __global__ void count_rows(const double* __restrict__ shares,
         for (int i = 0; i < 8; i++) out[blockIdx.x * 8 + i] = found[i][0];
 }
 
-// Of each slab: minimum, maximum, and first two moments about the center of the rows with a weight,
-// out[slab][4][feature]. Blocks of 256 threads; a block has 256 features at most.
+__device__ __forceinline__ double joined(int kind, double a, double b) {
+    return kind == 0 ? fmin(a, b) : kind == 1 ? fmax(a, b) : a + b;
+}
+
+// Minimum, maximum, and first two moments about the center of the rows with a weight, of each slab of
+// PART rows, out[slab][4][feature]. Blocks of 256 threads; a block has 256 features at most, and a
+// thread reads UNROLL rows before it adds them.
 extern "C" __global__ void describe_features(const RAW* __restrict__ rows, long long n_rows,
                                              const double* __restrict__ center,
                                              const double* __restrict__ shares,
@@ -422,17 +429,25 @@ extern "C" __global__ void describe_features(const RAW* __restrict__ rows, long 
     __shared__ double found[4][256];
     int width = min(256, N_FEATURES - 256 * (int)blockIdx.y), groups = 256 / width;
     int f = 256 * blockIdx.y + threadIdx.x % width, group = threadIdx.x / width;
-    long long first = (long long)blockIdx.x * SLAB, last = min(first + SLAB, n_rows);
-    double low = INFINITY, high = -INFINITY, sum = 0.0, squares = 0.0;
-    for (long long row = first + group; group < groups && row < last; row += groups) {
-        double share = shares[row];
-        if (share == 0.0) continue;
-        double value = (double)rows[row * N_FEATURES + f];
-        low = fmin(low, value);
-        high = fmax(high, value);
-        value -= center[f];
-        sum += share * value;
-        squares += share * value * value;
+    long long first = (long long)blockIdx.x * PART, last = min(first + PART, n_rows);
+    double low = INFINITY, high = -INFINITY, sum = 0.0, squares = 0.0, middle = center[f];
+    for (long long row = first + group; group < groups && row < last; row += UNROLL * groups) {
+        double values[UNROLL], share[UNROLL];
+#pragma unroll
+        for (int i = 0; i < UNROLL; i++) {
+            long long at = min(row + i * groups, last - 1);
+            values[i] = (double)rows[at * N_FEATURES + f];
+            share[i] = row + i * groups < last ? shares[at] : 0.0;
+        }
+#pragma unroll
+        for (int i = 0; i < UNROLL; i++) {
+            if (share[i] == 0.0) continue;
+            low = fmin(low, values[i]);
+            high = fmax(high, values[i]);
+            double value = values[i] - middle;
+            sum += share[i] * value;
+            squares += share[i] * value * value;
+        }
     }
     found[0][threadIdx.x] = low;
     found[1][threadIdx.x] = high;
@@ -452,4 +467,22 @@ extern "C" __global__ void describe_features(const RAW* __restrict__ rows, long 
     to[N_FEATURES] = high;
     to[2 * N_FEATURES] = sum;
     to[3 * N_FEATURES] = squares;
+}
+
+// The descriptions of all slabs in one, out[4][feature]. Blocks of 256 threads, one for each of the
+// 4 N_FEATURES numbers.
+extern "C" __global__ void join_descriptions(const double* __restrict__ slabs, long long n_slabs,
+                                             double* __restrict__ out) {
+    __shared__ double found[256];
+    int number = blockIdx.x, kind = number / N_FEATURES;
+    double value = kind == 0 ? INFINITY : kind == 1 ? -INFINITY : 0.0;
+    for (long long slab = threadIdx.x; slab < n_slabs; slab += 256)
+        value = joined(kind, value, slabs[slab * 4 * N_FEATURES + number]);
+    found[threadIdx.x] = value;
+    for (int half = 128; half > 0; half /= 2) {
+        __syncthreads();
+        if ((int)threadIdx.x < half)
+            found[threadIdx.x] = joined(kind, found[threadIdx.x], found[threadIdx.x + half]);
+    }
+    if (threadIdx.x == 0) out[number] = found[0];
 }
