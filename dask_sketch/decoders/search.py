@@ -41,8 +41,10 @@ from dask_sketch.validation.warn import warn_user
 # Fraction of the variance of the data, or of that many times the variance of expected components,
 # below which a component has almost no width
 _THIN, _WIDE = 1e-5, 100.0
-# CPU seconds for each parameter and frequency of a search, and for each product of a refinement.
-_SEARCH_SECONDS, _REFINE_SECONDS = 2e-6, 1.2e-10
+# CPU seconds for each parameter and frequency of a search, and of a descent from what it found; and
+# for each product of a refinement.
+_SEARCH_SECONDS = {"splitting": 1.5e-6, "iht": 2e-6}
+_OTHER_SEARCH_SECONDS, _CONVERGENCE_SECONDS, _REFINE_SECONDS = 5e-6, 1e-7, 1.2e-10
 _GROWN = 1.2  # growth of the sketch since the last search that may reveal other components
 _WORSE = 1.1  # growth of the excess cost of the model beyond which it fits worse
 _NEAR = 3.0  # cost in noise levels, above which components are far from the sketch
@@ -199,7 +201,14 @@ def expected_seconds(problem: Problem) -> float:
         Sketch and arguments.
     """
     n_parameters = problem.required_size * problem.count_parameters()
-    seconds = _SEARCH_SECONDS * n_parameters * problem.n_frequencies * problem.replicates
+    fewer = None
+    if problem.size is not None and problem.method != "iht":
+        fewer = n_coarse_frequencies(problem.n_frequencies, n_parameters)
+    seconds = _SEARCH_SECONDS.get(problem.method, _OTHER_SEARCH_SECONDS) * n_parameters
+    seconds *= fewer or problem.n_frequencies
+    if fewer is not None:
+        seconds += _CONVERGENCE_SECONDS * n_parameters * problem.n_frequencies
+    seconds *= problem.replicates
     seconds *= _SCALE_TIME if _has_scales(problem) else 1.0
     if problem.refine is not None:
         products = n_parameters * problem.n_frequencies * (n_parameters + 4096)

@@ -15,7 +15,7 @@ from dask_sketch.errors import InputError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.validation.arrays import FrozenDataclass, require_integer, unit_rows
 from dask_sketch.validation.compilation import cached_njit
-from dask_sketch.validation.device import on_device, on_host
+from dask_sketch.validation.device import from_device, on_host
 
 Array = NDArray[np.float64]
 DEFAULT_ROWS = 20_000  # rows of a sample, where they are not too long
@@ -24,6 +24,7 @@ _DEFAULT_BYTES, _MIN_ROWS = 2**24, 2_000
 # each parameter.
 _PER_FREQUENCY, _PER_PARAMETER = 20, 100
 _BLOCK = 262_144  # rows that are scanned together
+_READ_BYTES = 32 * 1024**2  # of candidates that are read together
 _FAR = 7.0  # bound of the squared distance from the center that raises the importance, in variances
 _MAX_WEIGHT = 2.0**400  # of a row, and one over the least: their squares are summed
 _U53 = float(2**53)
@@ -506,39 +507,44 @@ class RowSampler:
         """Choose among the rows under the threshold."""
         numbers, hashes = np.empty(_BLOCK + 1, np.int64), np.empty(_BLOCK + 1, np.uint64)
         far = 0.5 * (1.0 + _FAR) if self._precision.any() else 1.0  # largest importance
+        # Candidates of several blocks are read together: a GPU is waited for at each reading.
+        size = max(_READ_BYTES // (8 * len(self._center)), 1)
+        waiting: list[tuple[NDArray[Any], NDArray[Any], Array]] = []
         for first in range(0, len(x), _BLOCK):
-            block = x[first : first + _BLOCK]
-            given = None
+            n_rows, given = min(_BLOCK, len(x) - first), np.empty(0)
             if weights is not None:
                 given = on_host(weights[first : first + _BLOCK]).astype(np.float64)
-            bound = self._bound(far if given is None else far * np.nanmax(given, initial=0.0))
+            bound = self._bound(far * np.nanmax(given, initial=0.0) if given.size else far)
             positions_of_block = (
                 _NO_POSITIONS if positions is None else positions[first : first + _BLOCK]
             )
             count = _candidates(
-                positions_of_block, start + first, len(block), self._base, bound, numbers, hashes
+                positions_of_block, start + first, n_rows, self._base, bound, numbers, hashes
             )
-            self._add_candidates(block, given, numbers[:count], hashes[:count])
+            weights_of_candidates = given[numbers[:count]] if given.size else given
+            waiting.append((numbers[:count] + first, hashes[:count].copy(), weights_of_candidates))
+            if first + n_rows == len(x) or sum(len(each) for each, _, _ in waiting) >= size:
+                joined = [np.concatenate(arrays) for arrays in zip(*waiting, strict=True)]
+                waiting = []
+                for part in range(0, len(joined[0]), size):
+                    self._add_candidates(x, *(array[part : part + size] for array in joined))
 
     def _bound(self, largest: float) -> np.uint64:
         """Largest hash of a row under the threshold, for any importance up to a bound."""
         reached = largest > 0 and self._threshold < 1.0 / largest
         return np.uint64(self._threshold * largest * _U53 if reached else _U53)
 
-    def _add_candidates(self, x: Any, given: Any, numbers: Any, hashes: Any) -> None:
-        """Choose among the rows of a block whose hashes are small enough."""
-        weights = np.empty(0) if given is None else given[numbers]
-        if on_device(x):
-            rows, numbers = on_host(x[numbers]), np.arange(len(numbers))
-        else:
-            rows = x
-        rows = np.ascontiguousarray(rows, dtype=_row_type(x.dtype))
+    def _add_candidates(
+        self, x: Any, numbers: NDArray[Any], hashes: NDArray[Any], weights: Array
+    ) -> None:
+        """Choose among rows whose hashes are small enough."""
+        rows = np.ascontiguousarray(from_device(x[numbers]), dtype=_row_type(x.dtype))
         if self._normalize:
-            rows, numbers = unit_rows(rows[numbers]).astype(rows.dtype), np.arange(len(numbers))
+            rows = unit_rows(rows).astype(rows.dtype)
         keys, importance = np.empty((2, len(numbers)))
-        _score(rows, weights, numbers, hashes, self._center, self._precision, keys, importance)
+        _score(rows, weights, hashes, self._center, self._precision, keys, importance)
         kept = keys < self._threshold  # not of weight zero, whose key is infinite
-        chosen = rows[numbers[kept]]
+        chosen = rows[kept]
         kept[kept] = finite = np.isfinite(chosen).all(axis=1)
         size = self._sampling.size
         part = RowSample(
@@ -606,15 +612,15 @@ def _candidates(positions, start, n, base, bound, numbers, hashes):  # type: ign
 
 
 @cached_njit(nogil=True, error_model="numpy")
-def _score(rows, weights, numbers, hashes, center, precision, keys, importance):  # type: ignore[no-untyped-def]
-    """Fill the keys and the importance of some rows."""
+def _score(rows, weights, hashes, center, precision, keys, importance):  # type: ignore[no-untyped-def]
+    """Fill the keys and the importance of rows."""
     far = precision.any()
-    for n in range(numbers.size):
+    for n in range(hashes.size):
         q = 1.0
         if far:
             square = 0.0
             for f in range(center.size):
-                away = np.float64(rows[numbers[n], f]) - center[f]
+                away = np.float64(rows[n, f]) - center[f]
                 square += away * away * precision[f]
             q = 0.5 + 0.5 * min(square, _FAR)
         if weights.size:

@@ -83,22 +83,23 @@ def test_the_expected_time_of_a_long_search_is_logged_before_it_begins(caplog):
         def submit(self, *args):
             raise RuntimeError("nothing runs")
 
-    x = np.random.default_rng(0).normal(size=(1400, 64))
-    for n_frequencies, refine, logged in (
-        (3000, None, 0),
-        (20_000, None, 1),
-        (10_000, "efficient", 1),
+    x = np.random.default_rng(0).normal(size=(6000, 64))
+    for n_components, n_frequencies, refine, logged in (
+        (10, 3000, None, 0),
+        (10, 20_000, None, 0),  # most of the search takes a part of the frequencies
+        (20, 20_000, None, 1),
+        (10, 10_000, "efficient", 1),
     ):
         found = partial_sketch(
             x, FeatureMap(64, n_frequencies, scale=1.0, distribution="sparse-sums")
         )
         caplog.clear()
         with pytest.raises(RuntimeError, match="nothing"):
-            decode(found, 10, "cl-ompr", refine=refine, executor=Refusing())
+            decode(found, n_components, "cl-ompr", refine=refine, executor=Refusing())
         said = [one.message for one in caplog.records if one.name == "dask_sketch.decoders.decode"]
         assert len(said) == logged
         assert all(f"{n_frequencies} frequencies" in text for text in said)
-        assert all("n_components=10" in text for text in said)
+        assert all(f"n_components={n_components}" in text for text in said)
 
 
 @pytest.fixture
