@@ -397,8 +397,8 @@ def _warn_of_fit(problem: Problem, solution: Solution, given: Collection[str]) -
     sketch, test = problem.sketch, solution.overidentification
     if problem.model in TRANSFORMS:  # whose methods compare with rivals themselves
         return
-    if solution.factors is not None and solution.score is None:
-        warn_of_lost_width(solution.factors)
+    if solution.factors is not None and (solution.score is None or problem.refine is not None):
+        warn_of_lost_width(solution.factors, has_rows=solution.score is not None)
     if test is not None and solution.score is None:
         warn_of_overidentification(sketch, *test)
         has_matrices = solution.matrices is not None

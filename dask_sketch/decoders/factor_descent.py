@@ -437,22 +437,29 @@ def _units(objective: FactorObjective, weights: Array, theta: Array) -> Array:
     return np.sqrt(objective.unit / np.maximum(curvature, _FLAT * curvature.max()))
 
 
-def warn_of_lost_width(factors: Array) -> None:
+def warn_of_lost_width(factors: Array, *, has_rows: bool = False) -> None:
     """Warn of features that the factors explain nearly whole (Heywood cases).
 
     Parameters
     ----------
     factors
         Noise variances and loadings, shape (K, n_features, 1 + rank).
+    has_rows
+        Whether the mixture was fitted to rows as well, which confirm the density; then the warning
+        is of the standard errors.
     """
     noise = factors[:, :, 0]
     fraction = noise / (noise + (factors[:, :, 1:] ** 2).sum(axis=2))
     lost = np.flatnonzero((fraction < _LOST_FRACTION).any(axis=0))
-    if len(lost):
-        warn_user(
-            f"the factors explain all but {fraction.min():.1g} of the variance of "
-            f"{len(lost)} feature(s), such as feature {lost[0]}: the density has hardly any width "
-            "across them, so that other rows may be far less likely than the sketch says. Give a "
-            "lower rank or covariance_type='full', or sketch with sample=True where rows may be "
-            "kept."
-        )
+    if not len(lost):
+        return
+    effect = "the density has hardly any width across them, so that other rows may be far less "
+    effect += "likely than the sketch says. Give a lower rank or covariance_type='full', or sketch "
+    effect += "with sample=True where rows may be kept."
+    if has_rows:
+        effect = "their noise variances are at the bound, so that standard errors and intervals of "
+        effect += "the covariances are too short. Give a lower rank or covariance_type='full'."
+    warn_user(
+        f"the factors explain all but {fraction.min():.1g} of the variance of {len(lost)} "
+        f"feature(s), such as feature {lost[0]}: {effect}"
+    )

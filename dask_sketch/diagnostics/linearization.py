@@ -271,8 +271,13 @@ def _part(model: GaussianMixture, chosen: NDArray[np.intp]) -> GaussianMixture:
 
 
 def _part_of_errors(errors: StandardErrors, chosen: NDArray[np.intp], own: bool) -> StandardErrors:
-    covariances = errors.covariances[chosen] if own else errors.covariances
-    return StandardErrors(errors.weights[chosen], errors.means[chosen], covariances)
+    noise = errors.noise_variances
+    return StandardErrors(
+        errors.weights[chosen],
+        errors.means[chosen],
+        errors.covariances[chosen] if own else errors.covariances,
+        None if noise is None else noise[chosen],
+    )
 
 
 def variance_groups(model: GaussianMixture) -> Array:

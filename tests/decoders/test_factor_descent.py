@@ -181,7 +181,7 @@ def test_types_that_are_no_names_are_refused(kind):
     sketched = ds.sketch(x, ds.design(x, n_components=2, seed=0))
     with pytest.raises(DecodeError, match="covariance_type="):
         ds.decode(sketched, 2, covariance_type=kind)
-    with pytest.raises(DecodeError, match=r"covariance=.*method="):
+    with pytest.raises(DecodeError, match=r"covariance=.*covariance_type="):
         ds.decode(sketched, 2, covariance_type="low-rank:2", covariance=np.ones(6))
     with pytest.raises(InputError, match="covariance_types=None"):
         ds.select_model(sketched, covariance_types=None)
@@ -243,3 +243,24 @@ def test_standard_errors_are_those_of_many_fits():
         assert 0.7 < np.sqrt(np.mean(np.square(values))) < 1.35, name
     by_entry = np.sqrt(np.mean(np.square(away["matrices"]), axis=0))
     assert 0.5 < by_entry.min() < by_entry.max() < 2.0
+
+
+@pytest.mark.parametrize("has_rows", [True, False])
+def test_noise_at_its_bound_is_warned_of_where_errors_are_asked_for(has_rows):
+    # a Heywood case: in this draw the factor explains the third feature whole
+    loadings = np.array([0.13, -0.13, 0.64, 0.1])
+    root = np.linalg.cholesky(np.diag([0.5, 0.73, 0.97, 1.2]) + np.outer(loadings, loadings))
+    pilot = np.random.default_rng(9).normal(size=(5000, 4)) @ root.T
+    feature_map = ds.design(pilot, n_components=1, covariance_type=("low-rank", 1))
+    x = np.random.default_rng(9).normal(size=(1700, 4)) @ root.T
+    sketched = ds.sketch(x, feature_map, sample=has_rows)
+    named = "standard errors" if has_rows else "sample=True"
+    with pytest.warns(UserWarning, match=rf"1 feature\(s\), such as feature 2.* {named}"):
+        found = ds.decode(sketched, 1, covariance_type=("low-rank", 1), refine="efficient")
+    assert found.stderr.noise_variances[0, 2] == 0.0
+
+
+def test_a_refined_fit_is_diagnosed(sketch):
+    found = ds.decode(sketch, K, covariance_type=("low-rank", RANK), refine="efficient")
+    assert found.stderr.noise_variances.shape == (K, D)
+    assert ds.diagnose(found, sketch).cost < 3.0 * sketch.noise_level

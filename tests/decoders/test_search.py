@@ -83,12 +83,12 @@ def test_the_expected_time_of_a_long_search_is_logged_before_it_begins(caplog):
         def submit(self, *args):
             raise RuntimeError("nothing runs")
 
-    x = np.random.default_rng(0).normal(size=(6000, 64))
+    x = np.random.default_rng(0).normal(size=(20_000, 64))
     for n_components, n_frequencies, refine, logged in (
         (10, 3000, None, 0),
         (10, 20_000, None, 0),  # most of the search takes a part of the frequencies
         (20, 20_000, None, 1),
-        (10, 10_000, "efficient", 1),
+        (10, 20_000, "efficient", 1),
     ):
         found = partial_sketch(
             x, FeatureMap(64, n_frequencies, scale=1.0, distribution="sparse-sums")
