@@ -14,7 +14,7 @@ from dask_sketch.display.text import counted, describe, describe_bytes
 from dask_sketch.distributions.result import TwoSampleTest
 from dask_sketch.distributions.segmentation import ChangePoints, change_points
 from dask_sketch.distributions.two_sample import compare as compare_groups
-from dask_sketch.errors import LedgerError
+from dask_sketch.errors import InputError, LedgerError
 from dask_sketch.jobs.ledger import history
 from dask_sketch.jobs.ledger.backends import Backend
 from dask_sketch.jobs.ledger.batch import (
@@ -643,9 +643,17 @@ class LedgerReader:
         require_sketches(self.feature_map, "change_points", self.label)
         records = self._records_so_far()
         keys, codes, runs = choose_units(self.entries, records, window, unit, strata, serial)
-        changes = change_points(
-            self._units(keys, unit), strata=codes, serial=serial, times=runs, **options
-        )
+        units = self._units(keys, unit)
+        try:
+            changes = change_points(units, strata=codes, serial=serial, times=runs, **options)
+        except InputError as error:
+            if error.parameter not in ("units", "times"):
+                raise
+            raise InputError(
+                f"window={window!r} has {len(units)} units: give a longer window, a smaller "
+                f"min_units, or unit='partition' if those of a run are independent. ({error})",
+                parameter="window",
+            ) from error
         started = start_times(records)
         points = tuple(
             replace(one, date=started[one.label].date().isoformat())

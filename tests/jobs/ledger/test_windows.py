@@ -263,6 +263,10 @@ def test_the_run_since_which_data_has_changed(nights):
     assert nights.change_points(10, n_permutations=99).n_units == 10
     with pytest.raises(LedgerError, match="strata='month'"):
         nights.change_points(strata="month")
+    with pytest.raises(InputError, match=r"window=3 has 3 units: .*min_units"):
+        nights.change_points(3)
+    with pytest.raises(InputError, match="n_permutations=2"):
+        nights.change_points(n_permutations=2)
 
 
 def test_no_change_points_of_an_empty_ledger(tmp_path, feature_map):
