@@ -190,16 +190,16 @@ class _Problem:
         if not self._weighs:
             return fit
         sketch, mixture = self.sketch, fit.mixture
-        observed = sketch.observed.frequencies / sketch.total_weight
-        scale = 1.0 / np.sqrt(np.maximum(observed, 1e-9))
+        patterns = sketch.observed.patterns
+        overlaps = None if patterns is None else patterns.overlaps()
         for _ in range(_ROUNDS):
-            factor, rank = self.transform.whitening(mixture, sketch.effective_count, scale)
+            factor, rank = self.transform.whitening(mixture, sketch.effective_count, overlaps)
             descent = self.transform.descend(self.transform.pack(mixture), self.target, factor)
             self.n_evaluations += descent.n_evaluations
             mixture = self.transform.unpack(descent.theta)
         n_parameters = self.k * _parameters_of_each(sketch) - 1
         statistic = freedom = None
-        if sketch.missing is None and rank > n_parameters:
+        if rank > n_parameters:
             statistic, freedom = descent.cost, rank - n_parameters
         made = _Fit(mixture, self.cost(mixture), descent.converged, statistic, freedom)
         # the weights assume such a mixture, and least squares does not
@@ -398,9 +398,12 @@ def _warn_of_statistic(fit: _Fit, sketch: Sketch) -> None:
     """Warn where a fit without rows leaves more of the sketch than noise explains."""
     if fit.is_misfit and fit.statistic is not None and fit.freedom is not None:
         nats = (fit.statistic - fit.freedom) / (2.0 * sketch.effective_count)
+        cause, rows = "", "sketch with sample=True"
+        if sketch.missing is not None:
+            cause, rows = ", or values are not missing completely at random", "leave out features"
         warn_user(
-            f"the data is not a mixture of this many classes, or a better one was not found: the "
-            f"overidentification statistic is {fit.statistic:.4g}, and {fit.freedom:.4g} by "
-            f"chance, which costs about {nats:.3g} nats a sample. Decode more components, give "
-            "more replicates, or sketch with sample=True."
+            f"the data is not a mixture of this many classes{cause}, or a better one was not "
+            f"found: the overidentification statistic is {fit.statistic:.4g}, and "
+            f"{fit.freedom:.4g} by chance, which costs about {nats:.3g} nats a sample. Decode more "
+            f"components, give more replicates, or {rows}."
         )

@@ -199,7 +199,9 @@ class ProductTransform:
             gradient += rows.T @ halves[:, block].reshape(-1)
         return gram, gradient
 
-    def whitening(self, mixture: ProductMixture, count: float, scale: Array) -> tuple[Array, float]:
+    def whitening(
+        self, mixture: ProductMixture, count: float, overlaps: Array | None = None
+    ) -> tuple[Array, float]:
         """Cholesky factor of the covariance of the moments of all rows, and its effective rank.
 
         Parameters
@@ -208,8 +210,9 @@ class ProductTransform:
             Mixture of the rows.
         count
             Effective number of rows.
-        scale
-            Factor of the errors of each frequency, at least one where rows lack values, shape (m,).
+        overlaps
+            Factors of the covariances where rows lack values, since the moments are means over
+            different rows, shape (m, m).
 
         Returns
         -------
@@ -241,8 +244,9 @@ class ProductTransform:
         out[:m, m:] = out[m:, :m].T
         flat = np.concatenate([mean.real, mean.imag])
         out -= np.outer(flat, flat)
-        twice = np.tile(scale, 2)
-        out *= twice[:, None] * twice
+        if overlaps is not None:
+            parts = out.reshape(2, m, 2, m)
+            parts *= overlaps[:, None]
         ridge = _RIDGE / count + count * _FEATURE_ERROR**2
         out[np.diag_indices(2 * m)] += ridge
         lower = np.asarray(linalg.cholesky(out, lower=True, check_finite=False))

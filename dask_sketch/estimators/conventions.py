@@ -33,6 +33,8 @@ _VERSION = "_dask_sketch_version"  # in the state of a pickled estimator
 
 def is_lazy(x: Any) -> bool:
     """Whether samples are lazy or on a GPU, rather than an array-like in memory."""
+    if package_of(x) == "polars" and hasattr(x, "collect"):
+        return True
     outside = is_dask_collection(x) or isinstance(x, (str, os.PathLike, Samples)) or on_device(x)
     return outside or package_of(x) in ("xarray", "zarr")
 
@@ -242,7 +244,7 @@ def validate_weights(weights: ArrayLike, n_samples: int, x: Any) -> NDArray[np.f
     Parameters
     ----------
     weights
-        Weight of each sample, finite and non-negative, shape (n_samples,).
+        Weight of each sample, finite and non-negative, shape (n_samples,), or one number for all.
     n_samples
         Number of samples.
     x
@@ -259,8 +261,16 @@ def validate_weights(weights: ArrayLike, n_samples: int, x: Any) -> NDArray[np.f
         If there is another number of weights, or one is masked, negative or not finite, or they
         have another index than the samples.
     """
+    if isinstance(weights, str):
+        raise InputError(
+            f"sample_weight={weights!r} is the name of a column only for input that is read by "
+            "dask-sketch, such as a path or a Dask collection: give one number for each row.",
+            parameter="sample_weight",
+        )
     require_same_index(weights, x, "sample_weight")
     require_unmasked(weights, "weights", "sample_weight")
+    if np.ndim(weights) == 0:  # as scikit-learn takes it
+        weights = np.full(n_samples, weights)
     values: NDArray[np.float64] = check_array(
         weights, ensure_2d=False, dtype=np.float64, input_name="sample_weight",
         ensure_all_finite=False,

@@ -68,7 +68,7 @@ def test_derivatives_are_those_of_differences(transform):
 @pytest.mark.slow
 def test_covariance_is_that_of_the_features(transform, feature_map):
     count = 1e4
-    lower, rank = transform.whitening(TRUTH.parameters, count, np.ones(feature_map.n_frequencies))
+    lower, rank = transform.whitening(TRUTH.parameters, count)
     phases = TRUTH.sample_codes(50_000, seed=2) @ feature_map.frequencies
     features = np.concatenate([np.cos(phases), -np.sin(phases)], axis=1)
     np.testing.assert_allclose(count * lower @ lower.T, np.cov(features.T), atol=0.02)
@@ -182,3 +182,25 @@ def test_starts_with_other_names_are_refused():
     with pytest.raises(InputError, match="feature 0 of start is 'y'; .* 'x'") as caught:
         ds.decode(found, start=turned)
     assert caught.value.parameter == "start"
+
+
+def test_missing_values_are_weighted_by_the_rows_that_observe_them():
+    rng = np.random.default_rng(3)
+    frame = FRAME.astype({"color": object, "shop": object})
+    holes = frame.mask(rng.random(frame.shape) < 0.15)
+    feature_map = ds.design(
+        holes, n_components=2, categories={"color": LEVELS.levels[1], "shop": LEVELS.levels[2]},
+        nan_policy="available",
+    )  # fmt: skip
+    found = ds.decode(ds.sketch(holes, feature_map, nan_policy="available"), 2)
+    record = found.decoding
+    assert distance(found) < 0.01  # 0.03 where entries are weighted as if rows were complete
+    # of 100 draws of such data, 55 degrees of freedom had 56 on average, with a deviation of 10
+    deviation = np.sqrt(2.0 * record.freedom)
+    assert abs(record.overidentification - record.freedom) < 4.0 * deviation
+    # values that are missing by what they are
+    gone = holes.assign(
+        size=holes["size"].where(~((holes["color"] == "red") & (holes["size"] > 15)))
+    )
+    with pytest.warns(UserWarning, match=r"not missing completely at random.* nats"):
+        ds.decode(ds.sketch(gone, feature_map, nan_policy="available"), 2)

@@ -165,3 +165,22 @@ def test_columns_of_tables_of_arrow():
     text = table.set_column(1, "b", [["x"] * 300])
     with pytest.raises(InputError, match="'x' at row 0, feature 'b'"):
         ds.SketchPCA(1).fit(text)
+
+
+def test_weights_are_one_number_for_each_row_or_for_all():
+    equal = ds.SketchKMeans(2, random_state=0).fit(X)
+    assert ds.SketchKMeans(2, random_state=0).fit(X, sample_weight=2.0).inertia_ == pytest.approx(
+        2.0 * equal.inertia_
+    )
+    with pytest.raises(InputError, match="sample_weight='w'"):
+        ds.SketchKMeans(2).fit(X, sample_weight="w")
+    with pytest.raises(InputError, match=r"sample_weight holds -1\.0"):
+        ds.SketchKMeans(2).fit(X, sample_weight=-1.0)
+
+
+def test_queries_of_polars_are_run():
+    polars = pytest.importorskip("polars")
+    query = polars.DataFrame(X).lazy()
+    fitted = ds.SketchKMeans(2, random_state=0).fit(query)
+    expected = ds.SketchKMeans(2, random_state=0).fit(X)
+    np.testing.assert_array_equal(fitted.predict(query), expected.predict(X))
