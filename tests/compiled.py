@@ -51,6 +51,7 @@ def polishing():
     import numpy as np
 
     from dask_sketch import Centroids, GaussianMixture, polish, second_moments
+    from dask_sketch.models.gaussian_kernels import add_second_moments, squared_distances
 
     x = np.random.default_rng(0).normal(size=(200, 2))
     mixture = GaussianMixture([1.0], [[0.0, 0.0]], [[1.0, 1.0]])
@@ -58,6 +59,8 @@ def polishing():
     polish(mixture, x.astype(np.float32), 1)
     full = GaussianMixture([1.0], [[0.0, 0.0]], [np.eye(2)], covariance_type="full")
     polish(full, x, 1)
+    squared_distances(x, np.zeros((1, 2)), np.eye(2)[None])
+    add_second_moments(np.zeros((1, 2, 2)), np.ones((1, 200)), x)
     polish(Centroids([1.0], [[0.0, 0.0]]), x, 1)
     second_moments(x)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import numbers
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -269,7 +270,7 @@ def validate_weights(weights: ArrayLike, n_samples: int, x: Any) -> NDArray[np.f
         )
     require_same_index(weights, x, "sample_weight")
     require_unmasked(weights, "weights", "sample_weight")
-    if np.ndim(weights) == 0:  # as scikit-learn takes it
+    if isinstance(weights, numbers.Real):  # as scikit-learn takes it
         weights = np.full(n_samples, weights)
     values: NDArray[np.float64] = check_array(
         weights, ensure_2d=False, dtype=np.float64, input_name="sample_weight",

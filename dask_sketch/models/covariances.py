@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_sketch.models.gaussian_kernels import add_second_moments, squared_distances
+
 Array = NDArray[np.float64]
 _BLOCK = 1 << 16  # numbers of one block of the joint log-density, which stays in the cache
 _TINY = 1e-300
-# Fraction of the largest responsibility of a component in a block, below which none counts.
-_SMALLEST_FRACTION = 1e-16
 _START_FLOOR = 1e-3  # added to the variances of clusters, in squared standard units
 
 
@@ -438,28 +438,18 @@ class Full(Covariances):
 
     def joint(self, components: Components, rows: Array) -> Array:
         """Log of weight times density, shape (n_components, n)."""
-        d = rows.shape[1]
-        joint = np.empty((len(components.weights), len(rows)))
         lower = np.linalg.cholesky(components.covariances)
-        whitening = np.linalg.inv(lower)
-        for k, (mean, matrix) in enumerate(zip(components.means, whitening, strict=True)):
-            white = (rows - mean) @ matrix.T
-            joint[k] = -0.5 * np.einsum("nd,nd->n", white, white)
+        joint = -0.5 * squared_distances(rows, components.means, lower)
         half = np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(axis=1)
         constants = np.log(np.maximum(components.weights, _TINY)) - half
-        joint += (constants - 0.5 * d * np.log(2.0 * np.pi))[:, None]
+        joint += (constants - 0.5 * rows.shape[1] * np.log(2.0 * np.pi))[:, None]
         return joint
 
     def _no_squares(self, n_components: int, n_features: int) -> Array:
         return np.zeros((n_components, n_features, n_features))
 
     def _add_squares(self, squares: Array, responsibilities: Array, block: Array) -> None:
-        for total, each in zip(squares, responsibilities, strict=True):
-            # most rows of separated components add nothing that float64 can hold
-            kept = np.flatnonzero(each > _SMALLEST_FRACTION * each.max())
-            few = 2 * len(kept) < len(each)
-            own, masses = (block[kept], each[kept]) if few else (block, each)
-            total += (own * masses[:, None]).T @ own
+        add_second_moments(squares, responsibilities, block)
 
     def _covariances(
         self, moments: Moments, counts: Array, means: Array, before: Components, floor: float

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_sketch.models.gaussian_kernels import squared_distances
 from dask_sketch.models.missing_values import log_joint_observed
 
 Array = NDArray[np.float64]
@@ -48,7 +49,7 @@ class RowDensity(JointDensity):
     With variances, the quadratic form is expanded into two matrix products. To avoid cancellation,
     samples and means are taken relative to the mean of the mixture, and the few components that are
     still many standard deviations away from it are computed by differences. With covariance
-    matrices, differences from each mean are multiplied by the inverse of the Cholesky factor. The
+    matrices, equations of the Cholesky factors are solved for differences from each mean. The
     density of a row with missing values (NaN) is the density of the observed ones.
 
     Parameters
@@ -74,17 +75,16 @@ class RowDensity(JointDensity):
         with np.errstate(divide="ignore"):  # a weight of zero is a density of zero
             log_weights = np.log(weights)
         self._shared: Array | None = None  # transposed inverse of the common Cholesky factor
-        self._each: Array | None = None  # those of the components
+        self._lower: Array | None = None  # Cholesky factors of the components
         if covariances.ndim == 3:
-            lower = np.linalg.cholesky(covariances)
-            whitening = np.swapaxes(np.linalg.inv(lower), 1, 2)
+            lower = np.asarray(np.linalg.cholesky(covariances), dtype=np.float64)
             halves = np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(axis=1)
             log_weights = log_weights - halves
             if len(covariances) < len(means) or len(means) == 1:
-                self._shared = whitening[0]
+                self._shared = np.linalg.inv(lower[0]).T
                 self._means = self._means @ self._shared
             else:
-                self._each = whitening
+                self._lower = lower
             covariances = np.ones((len(means), d))
         self._precisions = 1.0 / covariances
         scaled = self._means * self._precisions
@@ -106,12 +106,9 @@ class RowDensity(JointDensity):
     def _log_joint_complete(self, block: Array) -> Array:
         """Log of weight times density; NaN for rows with missing values."""
         x = block - self._center
-        if self._each is not None:
-            joint = np.empty((len(x), len(self._means)))
-            for k, (mean, whitening) in enumerate(zip(self._means, self._each, strict=True)):
-                white = (x - mean) @ whitening
-                joint[:, k] = self._peaks[k] - 0.5 * np.einsum("nd,nd->n", white, white)
-            return joint
+        if self._lower is not None:
+            squares = squared_distances(x, self._means, self._lower)
+            return np.ascontiguousarray((self._peaks[:, None] - 0.5 * squares).T)
         if self._shared is not None:
             x = x @ self._shared
         joint = x @ self._linear
