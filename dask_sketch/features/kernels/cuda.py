@@ -284,10 +284,14 @@ def batch_rows(n_features: int) -> int:
 
 
 class _Batch(NamedTuple):
-    """Arrays of one batch on the device: its rows, and what the kernels say of them."""
+    """Arrays of one batch on the device: what it was given, and what the kernels say of it.
+
+    All are held until the batch is finished, since kernels may read them until then.
+    """
 
     rows: Any
     weights: Any
+    row_weights: Any
     states: Any
     counts: Any
     features: Any
@@ -339,7 +343,7 @@ class _Chunk:
             self._add_halves(parts, row_weights, weights is not None, n_tiles)
         else:
             self._add_exact(rows, row_weights, states, _TAKEN)
-        return _Batch(rows, row_weights, states, counts, features)
+        return _Batch(rows, weights, row_weights, states, counts, features)
 
     def finish(self, batch: _Batch, omit: bool) -> int:
         """Wait for one batch; return its first refused row, or -1."""
@@ -349,7 +353,7 @@ class _Chunk:
         if refused < n:
             return int(refused)
         if found[:, 1].any():
-            self._add_exact(batch.rows, batch.weights, batch.states, _FAR_AWAY)
+            self._add_exact(batch.rows, batch.row_weights, batch.states, _FAR_AWAY)
         self._counts.append(found)
         self._features.append(batch.features.get())
         return -1
