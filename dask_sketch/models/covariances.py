@@ -540,8 +540,10 @@ class Tied(Covariances):
 
 
 def floored(matrices: Array, floor: float) -> Array:
-    """Symmetric part, with eigenvalues that are at least the floor."""
+    """Symmetric part, with eigenvalues that are at least the floor, if that is above zero."""
     matrices = 0.5 * (matrices + np.swapaxes(matrices, -1, -2))
+    if floor == 0.0:
+        return np.asarray(matrices)
     with suppress(np.linalg.LinAlgError):  # a tenth of the time of the eigenvalues
         np.linalg.cholesky(matrices - floor * np.eye(matrices.shape[-1]))
         return np.asarray(matrices)

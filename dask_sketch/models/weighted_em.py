@@ -238,7 +238,9 @@ class _Rows:
             if not reseeded and abs(gain) < tolerance:
                 run.converged = True
                 return
-            run.components = self.family.maximization(moments, run.components, regularization)
+            # a prior makes matrices definite, without the eigenvalues that a floor needs
+            floor = 0.0 if self.prior > 0.0 and self.family.name == "full" else regularization
+            run.components = self.family.maximization(moments, run.components, floor)
             if self.prior > 0.0:
                 rows_of = moments.counts**2 / np.maximum(moments.squared_counts, _TINY)
                 run.components = self.family.shrunk(run.components, rows_of, self.prior)
