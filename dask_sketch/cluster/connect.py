@@ -18,10 +18,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import dask.config
+import dask
 import yaml
 from dask.utils import parse_bytes
 
+from dask_sketch import config
 from dask_sketch.cluster.certificates import make_certificates, security_of
 from dask_sketch.cluster.settings import ClusterSettings
 from dask_sketch.errors import InputError, install_command
@@ -77,7 +78,7 @@ def connect(settings: ClusterSettings) -> Iterator[Any]:
     if settings.kind == "threads":
         yield None
     elif settings.kind == "address":
-        with _reach(settings) as client:
+        with _limited_waiting(), _reach(settings) as client:
             yield client
     else:
         from distributed import Client
@@ -86,7 +87,16 @@ def connect(settings: ClusterSettings) -> Iterator[Any]:
         with worker_settings(), make(settings) as cluster, Client(cluster) as client:
             if settings.kind != "local":
                 _wait_for_a_worker(client, settings)
-            yield client
+            with _limited_waiting():
+                yield client
+
+
+@contextlib.contextmanager
+def _limited_waiting() -> Iterator[None]:
+    """Give up computations without a worker as passes over partitions are, unless this is set."""
+    limit = config.get("compute-timeout") or config.get("worker-timeout")
+    with dask.config.set({"sketch.compute-timeout": limit}):
+        yield
 
 
 @contextlib.contextmanager

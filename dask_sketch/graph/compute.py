@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import dask
+from dask.base import is_dask_collection
 from dask.callbacks import Callback
 
 from dask_sketch.display.progress import Show, progress_bar
 from dask_sketch.errors import ChunkError, ClusterError, InputError, SketchError
+from dask_sketch.graph.patience import Patience
 from dask_sketch.graph.reduction import Combine, Reduction
 from dask_sketch.graph.telemetry import TaskSpan, log_pass, open_span
 from dask_sketch.sources.samples import Samples
@@ -26,6 +29,7 @@ _PREPARE_TIMEOUT = 300.0  # seconds for workers to compile; a stopped worker nev
 _MAX_LOST = 5  # attempts to prepare all workers, if workers are lost
 logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.2  # between two questions to a scheduler
+_WORKERS_SECONDS = 2.0  # between two counts of the workers
 # states of tasks that are still to be done, on clusters and here
 _PENDING = ("waiting", "no-worker", "queued", "processing")
 _LOCAL_PENDING = ("waiting", "ready", "running")
@@ -135,6 +139,9 @@ def compute_plain(*collections: Any) -> tuple[Any, ...]:
     >>> compute_plain(dask.delayed(sum)([1, 2]))
     (3,)
     """
+    client = active_client()
+    if client is not None and all(map(is_dask_collection, collections)):
+        return tuple(compute_together(collections, client, progress=False, span="compute"))
     with cluster_errors(None, collections):
         return tuple(dask.compute(*collections))
 
@@ -344,6 +351,7 @@ def _on(
 
 def _result_of(client: Client, future: Any, batch: Any) -> Any:
     with cluster_errors(client, [batch]):
+        _wait(client, future, _WORKERS_SECONDS)
         return future.result()
 
 
@@ -366,22 +374,44 @@ def wait_for(client: Client, future: Any, span: TaskSpan, progress: bool | Show)
         shows the progress in its place.
     """
     if progress:
-        from distributed import wait
-
         count_states = _states_of(span.number)
         with progress_bar(progress) as show:
-            while True:
+
+            def show_states() -> None:
                 states = client.run_on_scheduler(count_states)
                 total = sum(states.values())
                 show(total - sum(states.get(state, 0) for state in _PENDING), total, _WORDS)
-                try:
-                    wait(future, timeout=POLL_SECONDS)
-                    break
-                except TimeoutError:
-                    continue
-    if isinstance(future, list):
-        return [one.result() for one in future]
-    return future.result()
+
+            show_states()
+            _wait(client, future, POLL_SECONDS, show_states)
+            show_states()
+    futures = future if isinstance(future, list) else [future]
+    for each in futures:
+        _wait(client, each, _WORKERS_SECONDS)
+    results = [each.result() for each in futures]
+    return results if isinstance(future, list) else results[0]
+
+
+def _wait(
+    client: Client, future: Any, seconds: float, report: Callable[[], None] = lambda: None
+) -> None:
+    """Wait for a future or futures; cancel them if there are no workers for too long."""
+    from distributed import wait
+
+    patience, checked = Patience("compute-timeout"), time.monotonic()
+    while True:
+        try:
+            wait(future, timeout=seconds)
+            return
+        except TimeoutError:
+            report()
+        if client.status == "running" and time.monotonic() > checked + _WORKERS_SECONDS:
+            checked = time.monotonic()
+            try:
+                patience.count_threads(client)
+            except ClusterError:
+                client.cancel(future)
+                raise
 
 
 def _states_of(number: str) -> Callable[..., dict[str, int]]:

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 import dask
 from dask.base import tokenize
 from dask.system import CPU_COUNT
-from dask.utils import parse_timedelta
 
-from dask_sketch import config
-from dask_sketch.errors import ClusterError, InputError
+from dask_sketch.errors import ClusterError
+from dask_sketch.graph.patience import Patience
 from dask_sketch.graph.reduction import Reduction, same
 from dask_sketch.graph.telemetry import TaskSpan
 
@@ -99,9 +98,8 @@ class Cluster:
         self._span = span
         self._sent: Any = None
         self.n_threads = 1
-        self._patience = _worker_timeout()
+        self._patience = Patience("worker-timeout")
         self._updated = -float("inf")
-        self._had_workers = time.monotonic()
         self.update()
 
     @property
@@ -136,7 +134,7 @@ class Cluster:
         from distributed import CancelledError, KilledWorker
 
         try:
-            return future.result(timeout=min(GATHER_SECONDS, max(self._patience, 1.0)))
+            return future.result(timeout=min(GATHER_SECONDS, max(self._patience.seconds, 1.0)))
         except KilledWorker as error:
             raise TaskLost(str(error)) from error
         except CancelledError as error:
@@ -159,16 +157,7 @@ class Cluster:
         if self._client.status == "connecting":  # until it gives up: distributed.comm.timeouts
             return
         with self._require_scheduler():
-            found = self._client.scheduler_info(n_workers=-1)["workers"].values()
-        self.n_threads = max(sum(worker["nthreads"] for worker in found), 1)
-        if found:
-            self._had_workers = now
-            return
-        if now > self._had_workers + self._patience:
-            raise ClusterError(
-                f"the cluster has had no worker for {self._patience:g} s (setting "
-                "sketch.worker-timeout)."
-            )
+            self.n_threads = max(self._patience.count_threads(self._client), 1)
 
     def cancel(self, futures: list[Any]) -> None:
         """Cancel tasks, so that none is left on the cluster."""
@@ -184,6 +173,8 @@ class Cluster:
             if self._client.status not in ("running", "connecting"):
                 raise OSError(f"the client is {self._client.status}")
             yield
+        except ClusterError:
+            raise
         except Exception as error:
             if self._client.status == "connecting":
                 raise ConnectionLost from error
@@ -193,15 +184,3 @@ class Cluster:
                 f"the scheduler is lost ({type(error).__name__}: {error}): start it again, or "
                 "connect to another cluster."
             ) from error
-
-
-def _worker_timeout() -> float:
-    """Seconds without a worker after which a pass is given up."""
-    value = config.get("worker-timeout")
-    try:
-        seconds = float(parse_timedelta(value))
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
-        raise InputError(
-            f"sketch.worker-timeout is {value!r}: set a time, such as '5 minutes'."
-        ) from error
-    return seconds

@@ -27,6 +27,7 @@ import dask_sketch as ds
 from dask_sketch.errors import ChunkError, ClusterError, InputError
 from dask_sketch.graph import LazyResult
 from dask_sketch.graph.compute import compute_together
+from dask_sketch.graph.patience import Patience
 from dask_sketch.graph.reduction import Reduction
 from dask_sketch.graph.tree import batch_chunks, count_merges
 
@@ -442,3 +443,33 @@ def test_an_asynchronous_client_is_refused_where_results_are_waited_for(kind):
     found = asyncio.run(run())
     if kind == "sketch":
         assert found.identical(ds.sketch(x, FM).compute(scheduler="sync"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("progress", [False, lambda done, total, words: None])
+def test_a_cluster_without_workers_is_given_up(progress):
+    x = da.from_array(X, chunks=(100, 3))
+    with (
+        LocalCluster(n_workers=0, processes=False, dashboard_address=":0") as cluster,
+        Client(cluster),
+        dask.config.set({"sketch.compute-timeout": "1s"}),
+    ):
+        with pytest.raises(ClusterError, match=r"1 s .setting sketch\.compute-timeout"):
+            ds.sketch(x, FM).compute(progress=progress)
+        with pytest.raises(ClusterError, match="1 s"), small_batches(1, 1):
+            ds.sketch(x, FM).compute()
+        with pytest.raises(ClusterError, match="1 s"):
+            ds.design(x, n_components=2)
+    with dask.config.set({"sketch.compute-timeout": "soon"}), pytest.raises(InputError) as error:
+        Patience("compute-timeout")
+    assert "sketch.compute-timeout is 'soon'" in str(error.value)
+
+
+def test_missing_workers_are_logged_while_they_are_waited_for(monkeypatch, caplog):
+    monkeypatch.setattr("dask_sketch.graph.patience.SILENT_SECONDS", 0.0)
+    patience = Patience("compute-timeout")
+    assert patience.seconds == np.inf
+    counts = [{}, {}, {"a": {"nthreads": 2}}]
+    client = SimpleNamespace(scheduler_info=lambda n_workers: {"workers": counts.pop(0)})
+    assert [patience.count_threads(client) for _ in range(3)] == [0, 0, 2]
+    assert len(caplog.records) == 1
