@@ -94,9 +94,9 @@ class DeviceObjective(Objective):
         lift: Any = None,
     ) -> list[Array]:
         """Sums over blocks of the results of ``step(block, real, imag)``, on the host."""
-        given = self._xp.asarray(theta)
+        device_theta = self._xp.asarray(theta)
         parts = [
-            step(block, *self._atoms_on_device(given, block, lift))
+            step(block, *self._atoms_on_device(device_theta, block, lift))
             for block in self._spans(len(theta))
         ]
         return self._receive(*(sum(part[1:], part[0]) for part in zip(*parts, strict=True)))
@@ -119,9 +119,9 @@ class DeviceObjective(Objective):
         """Exponents that bring the largest amplitude of each atom to one, as in the base class."""
         if not self.space.n_shapes:
             return None
-        given = self._xp.asarray(theta)
+        device_theta = self._xp.asarray(theta)
         largest = [
-            self._exponents(given, block).max(axis=1, keepdims=True)
+            self._exponents(device_theta, block).max(axis=1, keepdims=True)
             for block in self._spans(len(theta))
         ]
         return -self._xp.concatenate(largest, axis=1).max(axis=1, keepdims=True)
@@ -146,10 +146,10 @@ class DeviceObjective(Objective):
 
     def residual(self, weights: Array, theta: Array) -> Complex:
         """As in the base class."""
-        w, given = self._xp.asarray(weights), self._xp.asarray(theta)
+        w, device_theta = self._xp.asarray(weights), self._xp.asarray(theta)
         parts: list[list[Any]] = [[], []]
         for block in self._spans(len(theta)):
-            atoms = self._atoms_on_device(given, block, None)
+            atoms = self._atoms_on_device(device_theta, block, None)
             for part, target, atom in zip(parts, self._at_target, atoms, strict=True):
                 part.append(target[block] - w @ atom)
         real, imag = self._receive(*map(self._xp.concatenate, parts))
@@ -222,10 +222,10 @@ class DeviceObjective(Objective):
     def gram(self, weights: Array, theta: Array) -> Array:
         """As in the base class."""
         pairs = _DevicePairs(self._xp, len(theta), self.space.n_features, self.space.n_shapes)
-        given = self._xp.asarray(theta)
+        device_theta = self._xp.asarray(theta)
         total = None
         for block in self._spans(pairs.n_rows):
-            atoms = self._atoms_on_device(given, block, None)
+            atoms = self._atoms_on_device(device_theta, block, None)
             part = pairs.of_block(*atoms, self._at_factors[:, block])
             total = part if total is None else total + part
         matrix = pairs.placed(total)
@@ -233,29 +233,29 @@ class DeviceObjective(Objective):
             [np.ones(len(theta)), np.repeat(weights, self.space.n_parameters)]
         )
         scale = self._xp.asarray(multipliers)
-        (found,) = self._receive(matrix * scale * scale[:, None])
-        return found
+        (scaled,) = self._receive(matrix * scale * scale[:, None])
+        return scaled
 
     def factorise(self, matrix: Array) -> Callable[[Array], Array]:
         """As in the base class."""
-        given = self._xp.asarray(matrix)
-        lower = self._xp.linalg.cholesky(given)
+        device_matrix = self._xp.asarray(matrix)
+        lower = self._xp.linalg.cholesky(device_matrix)
         # CuPy raises no error for a matrix that is not positive definite
-        missed = self._xp.abs((lower * lower).sum(axis=1) - given.diagonal()).max()
-        if not float(missed) <= 1e-6 * float(given.diagonal().max()):
+        missed = self._xp.abs((lower * lower).sum(axis=1) - device_matrix.diagonal()).max()
+        if not float(missed) <= 1e-6 * float(device_matrix.diagonal().max()):
             raise np.linalg.LinAlgError("the matrix is not positive definite")
         inverse = self._xp.linalg.inv(lower)
 
         def solve(right: Array) -> Array:
-            (found,) = self._receive(inverse.T @ (inverse @ self._xp.asarray(right)))
-            return found
+            (solution,) = self._receive(inverse.T @ (inverse @ self._xp.asarray(right)))
+            return solution
 
         return solve
 
     def inverse(self, matrix: Array) -> Array:
         """As in the base class."""
-        (found,) = self._receive(self._xp.linalg.inv(self._xp.asarray(matrix)))
-        return found
+        (inverted,) = self._receive(self._xp.linalg.inv(self._xp.asarray(matrix)))
+        return inverted
 
 
 def _products(real: Any, imag: Any, rho_real: Any, rho_imag: Any) -> tuple[Any, Any]:

@@ -386,9 +386,9 @@ def _fitted(
         shown(progress) as show,
     ):
         reporter = Reporter(show, n_reports)
-        found = fit_replicates(method.fit, problem, pool, reporter, executor)
-        _, reporter.trace = min(found, key=lambda each: each[0].cost)
-        solution = method.conclude(problem, [result for result, _ in found], pool, reporter)
+        fits = fit_replicates(method.fit, problem, pool, reporter, executor)
+        _, reporter.trace = min(fits, key=lambda each: each[0].cost)
+        solution = method.conclude(problem, [result for result, _ in fits], pool, reporter)
     return solution, reporter.trace
 
 
@@ -551,7 +551,7 @@ def _wrapped(problem: Problem, solution: Solution, trace: list[float], seconds: 
     covariances = solution.factors
     if covariances is None:
         covariances = _of_type(kind, solution.variances, solution.matrices)
-    made = partial(
+    build = partial(
         GaussianMixture,
         solution.weights,
         solution.means,
@@ -560,9 +560,9 @@ def _wrapped(problem: Problem, solution: Solution, trace: list[float], seconds: 
         covariance_type=kind,
     )
     if errors is None:
-        return made()
-    given = _standard_errors(kind, *errors)
-    return made(stderr=errors_of_weighted_rows(given, made(), problem.sketch.sample))
+        return build()
+    unweighted = _standard_errors(kind, *errors)
+    return build(stderr=errors_of_weighted_rows(unweighted, build(), problem.sketch.sample))
 
 
 def _standard_errors(

@@ -162,8 +162,8 @@ def fit_replicate(
     """Fit of one replicate without rows; a row of :data:`dask_sketch.decoders.methods.TABLE`."""
     target = _target(problem)
     points = replace(problem, model="dirac")
-    found = density_clustering.fit_replicate(points, rng, report, threads)
-    starts = _starts(found.weights, found.means)
+    clusters = density_clustering.fit_replicate(points, rng, report, threads)
+    starts = _starts(clusters.weights, clusters.means)
     pilot = pilot_start(problem.sketch, problem.size, problem.seed)
     if pilot is not None:
         starts += _starts(pilot.weights, pilot.means)

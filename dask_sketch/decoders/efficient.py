@@ -92,8 +92,8 @@ class RefinedFit:
     @property
     def test(self) -> tuple[float, float, float] | None:
         """Overidentification statistic, its mean and its standard deviation."""
-        found = self.overidentification
-        return None if found is None else (found.statistic, found.freedom, found.deviation)
+        tested = self.overidentification
+        return None if tested is None else (tested.statistic, tested.freedom, tested.deviation)
 
 
 @dataclass(frozen=True)

@@ -102,8 +102,8 @@ def expected_loss_by_noise(sketch: Sketch, mixture: tuple[Array, Array, Array]) 
     if k * (2 * d + 1) > _MAX_PARAMETERS:
         return np.nan
     with np.errstate(all="ignore"):  # components without width are not determined
-        found = _losses_by_noise(sketch, mixture, np.zeros(k, bool), 0.0)
-    return float(np.nan_to_num(found, nan=np.inf).sum())
+        losses = _losses_by_noise(sketch, mixture, np.zeros(k, bool), 0.0)
+    return float(np.nan_to_num(losses, nan=np.inf).sum())
 
 
 def _losses_by_noise(
@@ -117,9 +117,9 @@ def _losses_by_noise(
     theta = objective.space.from_data_units(means, variances)
     per_value = objective.noise_level / (2.0 * objective.n_frequencies)
     curvatures = [np.maximum(each, _TINY) for each in objective.curvatures(weights, theta)]
-    found = per_value * _loss_by(objective, weights, theta, *(1.0 / c for c in curvatures))
-    if found[~held].sum() * _OVERLAP <= enough:
-        return found
+    losses = per_value * _loss_by(objective, weights, theta, *(1.0 / c for c in curvatures))
+    if losses[~held].sum() * _OVERLAP <= enough:
+        return losses
     if objective.n_frequencies > _FREQUENCIES * n_parameters:
         objective = objective.subsample(_FREQUENCIES * n_parameters)
     gram = np.asarray(objective.gram(weights, theta), dtype=np.float64)

@@ -231,8 +231,8 @@ def hard_thresholding(
     for iteration in range(IHT_ITERATIONS):
         residual = objective.residual(fit.weights, fit.theta)
         starts = objective.space.random_atoms(rng, n_components, spread_out=True)
-        found, _ = ascend_correlation(objective, starts, residual)
-        theta = threshold(objective, np.vstack([fit.theta, found]), n_components)
+        candidates, _ = ascend_correlation(objective, starts, residual)
+        theta = threshold(objective, np.vstack([fit.theta, candidates]), n_components)
         last = iteration == IHT_ITERATIONS - 1
         fit = (descend_fully if last else descend)(objective, theta)
         report(fit.cost)

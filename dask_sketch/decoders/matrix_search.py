@@ -335,8 +335,8 @@ def _with_rare_components(problem: Problem, objective: Objective, fit: Fit) -> F
     def descend(rest: Objective, theta: Array, weights: Array) -> Fit:
         total = weights.sum()  # the weights of a descent sum to one
         scaled = rest.with_target((rest.target[0] / total, rest.target[1] / total))
-        found = _descend(scaled, weights / total, theta)
-        return replace(found, weights=found.weights * total, cost=found.cost * total**2)
+        fit = _descend(scaled, weights / total, theta)
+        return replace(fit, weights=fit.weights * total, cost=fit.cost * total**2)
 
     return keep_rare_components(objective, fit, start, record.n_rows, descend=descend)
 

@@ -128,8 +128,10 @@ def _from_pilot(problem: Problem, objective: Objective, fit: Fit) -> Fit:
     if start is None or problem.model == "known":
         return fit
     before = objective.n_evaluations
-    found = descend_fully(objective, objective.space.clip(start.atoms(objective)), start.weights)
-    best = found if found.cost < fit.cost else fit
+    descended = descend_fully(
+        objective, objective.space.clip(start.atoms(objective)), start.weights
+    )
+    best = descended if descended.cost < fit.cost else fit
     more = objective.n_evaluations - before
     return replace(best, n_evaluations=fit.n_evaluations + more)
 

@@ -161,8 +161,8 @@ def _gaussians(
         if len(near) >= _MIN_ROWS * k and (np.ptp(near, axis=0) > 0.0).all():
             seed = int(rng.integers(2**31))
             weights = sketch.sample.weights[inside]
-            made = fit_mixture(near, weights / weights.sum(), k, seed=seed)
-            mixtures.append((made.weights, made.means, made.covariances))
+            mixture = fit_mixture(near, weights / weights.sum(), k, seed=seed)
+            mixtures.append((mixture.weights, mixture.means, mixture.covariances))
     if not mixtures:
         mean, variance = sketch.extent
         means = mean + np.sqrt(variance) * rng.standard_normal((k, len(mean)))

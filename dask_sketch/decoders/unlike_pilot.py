@@ -94,13 +94,13 @@ def _largest_chance(sketch: Sketch) -> float:
     pairs = omega[:, :, None], omega[:, None, :]
     values = model.characteristic(omega)
     squares = 0.0  # of covariances, with the values and with their conjugates
-    for second, other in ((pairs[0] - pairs[1], values.conj()), (pairs[0] + pairs[1], values)):
+    for second, factors in ((pairs[0] - pairs[1], values.conj()), (pairs[0] + pairs[1], values)):
         moments = model.characteristic(second.reshape(len(omega), -1))
-        covariances = moments.reshape(len(chosen), -1) - np.outer(values, other)
-        found = np.abs(covariances) ** 2
-        own = float(np.trace(found)) / len(chosen)
-        between = (found.sum() - np.trace(found)) / max(len(chosen) * (len(chosen) - 1), 1)
-        squares += m * own + m * (m - 1) * float(between)
+        covariances = moments.reshape(len(chosen), -1) - np.outer(values, factors)
+        squared = np.abs(covariances) ** 2
+        diagonal = float(np.trace(squared)) / len(chosen)
+        between = (squared.sum() - np.trace(squared)) / max(len(chosen) * (len(chosen) - 1), 1)
+        squares += m * diagonal + m * (m - 1) * float(between)
     total = m * float(np.mean(1.0 - np.abs(values) ** 2))
     freedom = max(2.0 * total**2 / squares, 1.0)
     return float(stats.chi2.ppf(_QUANTILE, freedom) / freedom)

@@ -119,7 +119,7 @@ class WhitenedFeatures:
             sorted_scores=np.empty(0),
             tail_fractions=np.ones(1),
         )
-        fitted, other = order[:half], order[half:]
+        fitted, scored = order[:half], order[half:]
         with one_blas_thread():
             features = plain.transform(weighted.rows[fitted])
             fractions = weighted.weights[fitted] / weighted.weights[fitted].sum()
@@ -129,7 +129,7 @@ class WhitenedFeatures:
             ridged[np.diag_indices_from(ridged)] += ridge
             inverse = np.asarray(linalg.inv(linalg.cholesky(ridged, lower=True)), dtype=np.float64)
         unscaled = replace(plain, matrix=inverse.T)
-        scores, weights = unscaled.scores(weighted.rows[other])[:, 0], weighted.weights[other]
+        scores, weights = unscaled.scores(weighted.rows[scored])[:, 0], weighted.weights[scored]
         mean_score = max(float(weights @ scores / weights.sum()), np.finfo(float).tiny)
         ascending = np.argsort(scores, kind="stable")
         weights = weights[ascending]
@@ -164,8 +164,8 @@ class WhitenedFeatures:
             for start in range(0, len(rows), _BLOCK):
                 block = rows[start : start + _BLOCK]
                 padded[: len(block)] = block
-                found = np.sum(self.transform(padded) ** 2, axis=1)[: len(block)]
-                out[start : start + _BLOCK, 0] = found
+                distances = np.sum(self.transform(padded) ** 2, axis=1)[: len(block)]
+                out[start : start + _BLOCK, 0] = distances
         out[:, 1] = self.p_values(out[:, 0])
         out[~np.isfinite(out[:, 0])] = np.nan
         return out
@@ -215,7 +215,7 @@ class RankedRows(FrozenDataclass):
             ("surprising", self.surprising, self.surprising_scores),
         ):
             cells = np.column_stack([scores, rows])
-            more[name] = html_table(header, [[f"{v:.4g}" for v in one] for one in cells])
+            more[name] = html_table(header, [[f"{v:.4g}" for v in row] for row in cells])
         return card("RankedRows", {"rows scored": f"{self.count:,}"}, more=more)
 
 

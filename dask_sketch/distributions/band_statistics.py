@@ -83,9 +83,9 @@ def weighted_bases(units: Units) -> Iterator[tuple[Array, Array]]:
         yield basis, np.ones((len(values), 1))
         if len(band) <= 2 * MAX_BAND:
             covariance = row_covariance(rows, feature_map.frequencies[:, band[: len(band) // 2]])
-            found, axes = np.linalg.eigh(covariance * np.outer(scale[band], scale[band]))
-            found = np.maximum(found, 0.0)
-            weights = [1.0 / (found + ridge * found[-1]) for ridge in ROW_RIDGES]
+            eigenvalues, axes = np.linalg.eigh(covariance * np.outer(scale[band], scale[band]))
+            eigenvalues = np.maximum(eigenvalues, 0.0)
+            weights = [1.0 / (eigenvalues + ridge * eigenvalues[-1]) for ridge in ROW_RIDGES]
             yield vectors @ axes, np.column_stack(weights)
 
 
@@ -142,7 +142,7 @@ def _principal(vectors: Array) -> tuple[Array, Array]:
     else:
         values, right = np.linalg.eigh(vectors.T @ vectors)
         basis = vectors @ right
-    kept = values > _TINY * max(values[-1], 0.0)
-    if not kept.any():
+    positive = values > _TINY * max(values[-1], 0.0)
+    if not positive.any():
         return np.zeros((n_units, 1)), np.ones(1)
-    return basis[:, kept], values[kept]
+    return basis[:, positive], values[positive]

@@ -103,7 +103,7 @@ def classification_findings(
         rows,
         frozenset(i for i, k in enumerate(order) if wrong[k]),
     )
-    names = [str(one) for one in classes]
+    names = [str(name) for name in classes]
     confusion, never = _confusion(counts, names, dim)
     first = [
         f"{groups.labels[k]} ({y[k]}, not {classes[predicted[k]]})"
@@ -176,9 +176,9 @@ def _cross_validated(
         parts = list(folds.split(codes, codes, together))
     for train, test in parts:
         inside = np.isin(np.arange(len(y)), train)
-        given = None if together is None else together[inside]
+        units = None if together is None else together[inside]
         unfitted = clone(model).set_params(solver="auto")
-        fitted = unfitted.fit(groups.select(inside), y[inside], groups=given)
+        fitted = unfitted.fit(groups.select(inside), y[inside], groups=units)
         columns = np.searchsorted(model.classes_, fitted.classes_)
         probabilities[np.ix_(test, columns)] = fitted.predict_proba(groups.select(~inside))
     return probabilities

@@ -132,7 +132,7 @@ def write_comparison(
         title=f"Are {names[0]} and {names[1]} of one distribution?",
         answers=_answers(test, names, sides, shift, warnings),
         sections=[_features(test, names), _units(sides, names, test.dim)],
-        pictures=[one.picture() for one in drawings],
+        pictures=[drawing.picture() for drawing in drawings],
         facts={
             "Data": dict(source or {}),
             "Test": _test_fields(test, seed),
@@ -231,7 +231,7 @@ def _chance(test: TwoSampleTest) -> list[str]:
 
 def _where(test: TwoSampleTest) -> Answer:
     question = "Which features carry it?"
-    named = [one.name for one in test.features if one.p_value <= test.level]
+    named = [feature.name for feature in test.features if feature.p_value <= test.level]
     if test.p_value > test.level:
         return Answer(question, ["No difference was found, so there is none to locate."])
     if not named:
@@ -278,14 +278,14 @@ def _features(test: TwoSampleTest, names: tuple[str, str]) -> Section:
     shown = test.features[:_MAX_FEATURES]
     rows = [
         (
-            one.name,
+            feature.name,
             *(
                 f"{mean:.4g} ± {deviation:.3g}"
-                for mean, deviation in zip(one.means, one.deviations, strict=True)
+                for mean, deviation in zip(feature.means, feature.deviations, strict=True)
             ),
-            f"{one.p_value:.2g}",
+            f"{feature.p_value:.2g}",
         )
-        for one in shown
+        for feature in shown
     ]
     n = len(test.features)
     text = (
@@ -293,7 +293,7 @@ def _features(test: TwoSampleTest, names: tuple[str, str]) -> Section:
         + (f"The p-values are adjusted for {n} features. " if n > 1 else "")
         + (f"The first {_MAX_FEATURES} of {n} are shown." if n > len(shown) else "")
     )
-    strong = frozenset(i for i, one in enumerate(shown) if one.p_value <= test.level)
+    strong = frozenset(i for i, feature in enumerate(shown) if feature.p_value <= test.level)
     return Section("Features", text, ("feature", *names, "p-value"), rows, strong)
 
 

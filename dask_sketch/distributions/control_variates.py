@@ -107,9 +107,9 @@ def weighted_rows(
     """
     sample = sketch.sample
     if model is None and sample is not None and len(sample):
-        kept = sample.resized(_MAX_ROWS) if len(sample) > _MAX_ROWS else sample
-        inclusion = np.minimum(1.0, kept.importance * kept.threshold)
-        return WeightedRows(np.asarray(kept.rows, dtype=np.float64), kept.weights, inclusion)
+        resized = sample.resized(_MAX_ROWS) if len(sample) > _MAX_ROWS else sample
+        inclusion = np.minimum(1.0, resized.importance * resized.threshold)
+        return WeightedRows(np.asarray(resized.rows, dtype=np.float64), resized.weights, inclusion)
     pilot = sketch.feature_map.pilot
     mixture = None if pilot is None or model is not None else pilot.mixture
     categories = sketch.feature_map.categories
@@ -159,8 +159,10 @@ def exact_fractions(sketch: Sketch, features: Sequence[int]) -> Estimate | None:
     shape = tuple(len(feature_map.categories.levels[k] or ()) for k in features)
     size = math.prod(shape)
     used = feature_map.frequencies != 0.0
-    own = used[list(features)].any(axis=0) & (used[list(features)].sum(axis=0) == used.sum(axis=0))
-    chosen = np.flatnonzero(own)
+    is_within = used[list(features)].any(axis=0) & (
+        used[list(features)].sum(axis=0) == used.sum(axis=0)
+    )
+    chosen = np.flatnonzero(is_within)
     if size > _MAX_CELLS or 2 * len(chosen) + 1 < size:
         return None
     cells = np.indices(shape).reshape(len(shape), -1)
@@ -314,12 +316,12 @@ class FeatureRegression:
             if self.weighted.inclusion is not None:
                 factors *= 1.0 - self.weighted.inclusion
             squares, fourth, correction = np.zeros((3, values.shape[1]))
-            own = weights * (self._scale - 1.0)  # rows with large residuals attract the fit
+            pulls = weights * (self._scale - 1.0)  # rows with large residuals attract the fit
             for part, block in self._features.blocks():
                 residuals = centred[part] - block.astype(np.float64) @ slopes
                 squares += factors[part] @ residuals**2
                 fourth += factors[part] ** 2 @ residuals**4
-                correction += own[part] @ residuals
+                correction += pulls[part] @ residuals
             if self.model_error is not None:  # of mean squares
                 squares *= len(weights) * self.model_error**2
                 squares += (_SHARES * self.model_share * shift) ** 2
@@ -391,8 +393,8 @@ class LocalMeans:
         finite = np.flatnonzero(np.isfinite(points).all(axis=1))
         for start in range(0, len(finite), _POINTS):
             block = finite[start : start + _POINTS]
-            found = self._regression.estimate(self._kernel(points[block]))
-            value, error = (one[: len(block)] for one in found)
+            estimate = self._regression.estimate(self._kernel(points[block]))
+            value, error = (column[: len(block)] for column in estimate)
             out[block, 0] = self._peak * np.maximum(value, 0.0)
             out[block, 1] = self._peak * error
         return out

@@ -130,8 +130,8 @@ def _checked_distributions(
     distributions: Any,
 ) -> tuple[list[GaussianMixture | Array], tuple[str, ...] | None]:
     """Validate mixtures or rows, all with the same features; return also the names of these."""
-    given = list(distributions) if isinstance(distributions, Iterable) else []
-    if not given:
+    listed = list(distributions) if isinstance(distributions, Iterable) else []
+    if not listed:
         raise InputError(
             f"X of type {type(distributions).__name__} has no distributions: give a list of "
             "mixtures, or of arrays of rows.",
@@ -139,14 +139,20 @@ def _checked_distributions(
         )
     names = require_common_names(
         {
-            f"X[{k}]": one.feature_names if isinstance(one, GaussianMixture) else names_in(one)
-            for k, one in enumerate(given)
+            f"X[{k}]": distribution.feature_names
+            if isinstance(distribution, GaussianMixture)
+            else names_in(distribution)
+            for k, distribution in enumerate(listed)
         }
     )
     out: list[GaussianMixture | Array] = []
-    for k, one in enumerate(given):
-        out.append(one if isinstance(one, GaussianMixture) else checked_rows(f"X[{k}]", one))
-    counts = {_n_features(one) for one in out}
+    for k, distribution in enumerate(listed):
+        out.append(
+            distribution
+            if isinstance(distribution, GaussianMixture)
+            else checked_rows(f"X[{k}]", distribution)
+        )
+    counts = {_n_features(distribution) for distribution in out}
     if len(counts) > 1:
         raise InputError(
             f"X has distributions of {sorted(counts)} features: give distributions of the same "
@@ -155,8 +161,12 @@ def _checked_distributions(
     return out, names
 
 
-def _n_features(one: GaussianMixture | Array) -> int:
-    return one.n_features if isinstance(one, GaussianMixture) else int(one.shape[1])
+def _n_features(distribution: GaussianMixture | Array) -> int:
+    return (
+        distribution.n_features
+        if isinstance(distribution, GaussianMixture)
+        else int(distribution.shape[1])
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -324,11 +334,11 @@ class DensityNodes:
         """
         out = np.empty((len(distributions), self.n_nodes))
         points = self.points if any(isinstance(p, GaussianMixture) for p in distributions) else None
-        for k, one in enumerate(distributions):
-            if isinstance(one, GaussianMixture):
-                out[k] = np.exp(one.logpdf(points))
+        for k, distribution in enumerate(distributions):
+            if isinstance(distribution, GaussianMixture):
+                out[k] = np.exp(distribution.logpdf(points))
             else:
-                out[k] = self.kernel_sums(one) / len(one)
+                out[k] = self.kernel_sums(distribution) / len(distribution)
         return out
 
 
@@ -467,7 +477,7 @@ class DensityFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             _box(opened, bandwidth) if self.bounds is None else _given_box(self.bounds, d)
         )
         self.nodes_ = DensityNodes(lower, upper, n_side, bandwidth)
-        if not all(isinstance(one, GaussianMixture) for one in opened):
+        if not all(isinstance(distribution, GaussianMixture) for distribution in opened):
             self.nodes_.warn_of_gaps()
         n_functions = len(self.exponents_) * (1 if measure.quantile is None else 2)
         n_numbers = self.nodes_.n_nodes
@@ -597,7 +607,9 @@ class DensityFeatures(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
 def _scott(opened: Sequence[GaussianMixture | Array]) -> Array:
     """Bandwidths by Scott's rule, from the mean size and variance of the groups of rows."""
-    groups = [one for one in opened if not isinstance(one, GaussianMixture)]
+    groups = [
+        distribution for distribution in opened if not isinstance(distribution, GaussianMixture)
+    ]
     d = _n_features(opened[0])
     if not groups:
         return np.ones(d)
@@ -615,14 +627,14 @@ def _scott(opened: Sequence[GaussianMixture | Array]) -> Array:
 
 def _box(opened: Sequence[GaussianMixture | Array], bandwidth: Array) -> tuple[Array, Array]:
     lower, upper = [], []
-    for one in opened:
-        if isinstance(one, GaussianMixture):
-            reach = _REACH * np.sqrt(one.variances)
-            lower.append((one.means - reach).min(axis=0))
-            upper.append((one.means + reach).max(axis=0))
+    for distribution in opened:
+        if isinstance(distribution, GaussianMixture):
+            reach = _REACH * np.sqrt(distribution.variances)
+            lower.append((distribution.means - reach).min(axis=0))
+            upper.append((distribution.means + reach).max(axis=0))
         else:
-            lower.append(one.min(axis=0) - _REACH_OF_ROWS * bandwidth)
-            upper.append(one.max(axis=0) + _REACH_OF_ROWS * bandwidth)
+            lower.append(distribution.min(axis=0) - _REACH_OF_ROWS * bandwidth)
+            upper.append(distribution.max(axis=0) + _REACH_OF_ROWS * bandwidth)
     return np.min(lower, axis=0), np.max(upper, axis=0)
 
 
@@ -661,8 +673,8 @@ def trigonometric_frequencies(n_features: int, degree: int) -> NDArray[np.int64]
     [[0, 1], [1, -1], [1, 0], [1, 1]]
     """
     entries = itertools.product(range(-degree, degree + 1), repeat=n_features)
-    kept = [entry for entry in entries if entry > (0,) * n_features]
-    return np.array(kept, dtype=np.int64).reshape(-1, n_features)
+    positive = [entry for entry in entries if entry > (0,) * n_features]
+    return np.array(positive, dtype=np.int64).reshape(-1, n_features)
 
 
 def trigonometric_basis(unit: Array, degree: int) -> Array:
@@ -744,18 +756,18 @@ def trigonometric_features(
     omega = 2.0 * np.pi * frequencies / (high - low)[:, None]
     shift = np.exp(1j * (low @ omega))
     out = np.empty((len(opened), 1 + 2 * omega.shape[1]))
-    for k, one in enumerate(opened):
-        values = shift * _characteristic(one, omega)
+    for k, distribution in enumerate(opened):
+        values = shift * _characteristic(distribution, omega)
         out[k] = [1.0, *(math.sqrt(2.0) * values.real), *(-math.sqrt(2.0) * values.imag)]
     return np.asarray(out / math.sqrt(float(np.prod(high - low))))
 
 
-def _characteristic(one: GaussianMixture | Array, omega: Array) -> NDArray[np.complex128]:
+def _characteristic(distribution: GaussianMixture | Array, omega: Array) -> NDArray[np.complex128]:
     """Mean of ``exp(-i omega . x)``."""
-    if isinstance(one, GaussianMixture):
-        return one.characteristic(omega)
+    if isinstance(distribution, GaussianMixture):
+        return distribution.characteristic(omega)
     step = max(_NUMBERS // max(omega.shape[1], 1), 1)
     total = np.zeros(omega.shape[1], dtype=np.complex128)
-    for start in range(0, len(one), step):
-        total += np.exp(-1j * (one[start : start + step] @ omega)).sum(axis=0)
-    return total / len(one)
+    for start in range(0, len(distribution), step):
+        total += np.exp(-1j * (distribution[start : start + step] @ omega)).sum(axis=0)
+    return total / len(distribution)

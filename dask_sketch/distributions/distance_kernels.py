@@ -92,10 +92,10 @@ def repair_kernel(kernel: ArrayLike, repair: Repair = "clip") -> Array:
            [1.5, 1.5]])
     """
     _require_repair(repair)
-    given = _require_square("kernel", check_array(kernel, dtype=np.float64), "kernel")
+    matrix = _require_square("kernel", check_array(kernel, dtype=np.float64), "kernel")
     with one_blas_thread():
-        values, basis = _spectrum(given)
-        return _repaired(given, values, basis, repair)
+        values, basis = _spectrum(matrix)
+        return _repaired(matrix, values, basis, repair)
 
 
 def _repaired(kernel: Array, values: Array, basis: Array, repair: str) -> Array:
@@ -105,8 +105,8 @@ def _repaired(kernel: Array, values: Array, basis: Array, repair: str) -> Array:
         return kernel
     if repair == "shift":
         return np.asarray(kernel - values[0] * np.eye(len(kernel)))
-    kept = np.abs(values) if repair == "flip" else np.maximum(values, 0.0)
-    return np.asarray((basis * kept) @ basis.T)
+    repaired = np.abs(values) if repair == "flip" else np.maximum(values, 0.0)
+    return np.asarray((basis * repaired) @ basis.T)
 
 
 class DistanceKernel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -366,13 +366,13 @@ class NystroemKernel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         kernel = _require_square("X", validate_data(self, X, dtype=np.float64), "kernel")
         with one_blas_thread():
             values, basis = _spectrum(kernel)
-        kept = values != 0.0 if self.repair == "flip" else values > 0.0
-        if not kept.any():
+        nonzero = values != 0.0 if self.repair == "flip" else values > 0.0
+        if not nonzero.any():
             raise InputError("X has no positive eigenvalue: give anchors with a kernel above zero.")
         # rows k of a kernel have the features k U inverse(values) sqrt(|values|)
-        scale = np.sign(values[kept]) / np.sqrt(np.abs(values[kept]))
-        self.basis_ = basis[:, kept] * scale
-        self._n_features_out = int(kept.sum())
+        scale = np.sign(values[nonzero]) / np.sqrt(np.abs(values[nonzero]))
+        self.basis_ = basis[:, nonzero] * scale
+        self._n_features_out = int(nonzero.sum())
         return self
 
     def fit_transform(self, X: Any, y: Any = None, **params: Any) -> Array:

@@ -318,27 +318,27 @@ def divergence(
     return _from_rows(estimate, kind, alpha, level)
 
 
-def _rows_of(given: dict[str, Any], n_rows: int, seed: int) -> list[Array]:
+def _rows_of(arguments: dict[str, Any], n_rows: int, seed: int) -> list[Array]:
     """Rows of arguments by their names, which have features of one name.
 
     Samples of lazy ones are drawn with different seeds.
     """
     n_rows = require_integer("n_rows", n_rows, 1)
-    seeds = np.random.SeedSequence(seed).generate_state(len(given))
-    opened = {name: opened_rows(one) for name, one in given.items()}
+    seeds = np.random.SeedSequence(seed).generate_state(len(arguments))
+    opened = {name: opened_rows(source) for name, source in arguments.items()}
     require_common_names(
         {
-            name: one.feature_names if isinstance(one, Samples) else names_in(one)
-            for name, one in opened.items()
+            name: source.feature_names if isinstance(source, Samples) else names_in(source)
+            for name, source in opened.items()
         }
     )
     pairs = zip(opened.items(), seeds, strict=True)
-    return [sampled_rows(name, one, n_rows, int(own)) for (name, one), own in pairs]
+    return [sampled_rows(name, source, n_rows, int(state)) for (name, source), state in pairs]
 
 
-def _pairs_needed(found: Divergence, n_pairs: int, n_features: int) -> int:
+def _pairs_needed(estimate: Divergence, n_pairs: int, n_features: int) -> int:
     """Number of pairs of draws with which the errors of the parameters dominate."""
-    parameters, simulation = found.parameter_error, found.simulation_error
+    parameters, simulation = estimate.parameter_error, estimate.simulation_error
     if not parameters or simulation is None or simulation <= _SMALL * parameters:
         return n_pairs
     max_pairs = min(_MAX_PAIRS, max(_COORDINATES // n_features, n_pairs))
@@ -387,12 +387,12 @@ def _sizes(n_samples: Any) -> tuple[float, float] | None:
 
 def _require_same_features(mixtures: Mapping[str, GaussianMixture]) -> None:
     """Raise unless mixtures, by the names of the arguments, have the same features."""
-    (first, one), *others = mixtures.items()
+    (first, reference), *others = mixtures.items()
     for name, other in others:
-        if one.n_features != other.n_features:
+        if reference.n_features != other.n_features:
             raise InputError(
-                f"{first} has {one.n_features} features, {name} {other.n_features}: give mixtures "
-                "of the same features.",
+                f"{first} has {reference.n_features} features, {name} {other.n_features}: give "
+                "mixtures of the same features.",
                 parameter=name,
             )
     require_common_names({name: mixture.feature_names for name, mixture in mixtures.items()})
@@ -498,14 +498,14 @@ def _parameter_noise(
     Second derivatives of the densities are left out of it: their factor vanishes at ``p = q``.
     """
     max_parameters = max(map(n_parameters, mixtures))
-    kept = min(_N_SCORED, len(points[0]), max(_SCORES // max_parameters, _MIN_SCORED))
-    x = np.concatenate([side[:kept] for side in points])
-    ratio = log_ratio[:, :kept].ravel()
+    n_scored = min(_N_SCORED, len(points[0]), max(_SCORES // max_parameters, _MIN_SCORED))
+    x = np.concatenate([side[:n_scored] for side in points])
+    ratio = log_ratio[:, :n_scored].ravel()
     terms = integrand(kind, ratio, alpha)
     masses = [2.0 * special.expit(ratio), 2.0 * special.expit(-ratio)]
     slopes = terms.first, terms.values - terms.first
-    given = (None, None) if sizes is None else sizes
-    sides = zip(mixtures, masses, slopes, given, strict=True)
+    known_sizes = (None, None) if sizes is None else sizes
+    sides = zip(mixtures, masses, slopes, known_sizes, strict=True)
     known = [side for side in sides if side[0].stderr is not None or side[3] is not None]
     if not known:
         return None
@@ -534,33 +534,33 @@ def _squared_norm(left: Array, right: Array) -> float:
         total = float(np.sum((left.T @ right) ** 2))
     else:
         total = float(np.sum((left @ left.T) * (right @ right.T)))
-    own = np.einsum("ij,ij->i", left, left) * np.einsum("ij,ij->i", right, right)
-    return max(total - float(own.sum()), 0.0) / (n * (n - 1))
+    diagonal = np.einsum("ij,ij->i", left, left) * np.einsum("ij,ij->i", right, right)
+    return max(total - float(diagonal.sum()), 0.0) / (n * (n - 1))
 
 
 def _scored(mixture: GaussianMixture, x: Array, masses: Array, size: float | None) -> Array:
     """Scores times a root of the covariance of the parameters, shape (n, rank)."""
     step = max(_NUMBERS // max(mixture.n_features * mixture.n_components, 1), 1)
     blocks = [scores(mixture, x[start : start + step]) for start in range(0, len(x), step)]
-    made = np.concatenate(blocks)
+    gradients = np.concatenate(blocks)
     # mixtures of factors have standard errors of the matrices, but scores of the factors
     known = mixture.stderr is not None and rank_of(mixture.covariance_type) is None
     errors = standard_errors(mixture) if known else None
-    if made.shape[1] > _MAX_PARAMETERS:  # as if the parameters were not correlated
+    if gradients.shape[1] > _MAX_PARAMETERS:  # as if the parameters were not correlated
         if errors is None:
             raise InputError(
                 f"n_samples={size}: errors are estimated for at most {_MAX_PARAMETERS:,} "
-                f"parameters; a mixture has {made.shape[1]:,}. Give n_samples=None."
+                f"parameters; a mixture has {gradients.shape[1]:,}. Give n_samples=None."
             )
-        return made * errors
-    information = (masses[:, None] * made).T @ made / len(x)
+        return gradients * errors
+    information = (masses[:, None] * gradients).T @ gradients / len(x)
     covariance = likelihood_covariance(information, mixture.n_components)
     if errors is not None:
         covariance = rescaled(covariance, errors)
     elif size is not None:
         covariance /= size
     values, basis = np.linalg.eigh(covariance)
-    return np.asarray(made @ (basis * np.sqrt(np.maximum(values, 0.0))))
+    return np.asarray(gradients @ (basis * np.sqrt(np.maximum(values, 0.0))))
 
 
 def folded_excess(gap: Array, spread: Array) -> Array:
@@ -665,19 +665,23 @@ def divergence_matrix(
     alpha = checked_kind(kind, alpha)
     seed = require_integer("seed", seed, 0)
     n_draws = require_integer("n_draws", n_draws, 100)
-    given = list(distributions)
-    if len(given) < 2:
-        raise InputError(f"distributions has {len(given)} elements: give two or more.")
-    mixtures = [one for one in given if isinstance(one, GaussianMixture)]
-    if len(mixtures) == len(given):
+    listed = list(distributions)
+    if len(listed) < 2:
+        raise InputError(f"distributions has {len(listed)} elements: give two or more.")
+    mixtures = [
+        distribution for distribution in listed if isinstance(distribution, GaussianMixture)
+    ]
+    if len(mixtures) == len(listed):
         with one_blas_thread():
             return _matrix_of_mixtures(mixtures, kind, alpha, n_draws, seed)
     if mixtures:
         raise InputError(
-            f"distributions has {len(mixtures)} mixtures and {len(given) - len(mixtures)} others: "
+            f"distributions has {len(mixtures)} mixtures and {len(listed) - len(mixtures)} others: "
             "give mixtures only, or rows only."
         )
-    rows = _rows_of({f"distributions[{k}]": one for k, one in enumerate(given)}, n_rows, seed)
+    rows = _rows_of(
+        {f"distributions[{k}]": distribution for k, distribution in enumerate(listed)}, n_rows, seed
+    )
     require_neighbors(rows, kind, alpha, n_neighbors)
     rng = np.random.default_rng(seed)
     sides = [Neighbors.of(x[rng.permutation(len(x))], n_neighbors) for x in rows]

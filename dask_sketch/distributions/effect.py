@@ -153,8 +153,8 @@ def effect_of(units: Units, *, serial: bool = False) -> Effect:
         return Effect(squared, math.nan, math.nan, math.nan, math.nan)
     square = 2.0 * float(np.sum(gram[np.ix_(*sides)] ** 2))
     for side, trace, free_side in zip(sides, traces, freedom, strict=True):
-        own = float(np.sum(gram[np.ix_(side, side)] ** 2)) - trace**2 / free_side
-        square += max(own, 0.0) * free_side**2 / ((free_side - 1.0) * (free_side + 2.0))
+        within = float(np.sum(gram[np.ix_(side, side)] ** 2)) - trace**2 / free_side
+        square += max(within, 0.0) * free_side**2 / ((free_side - 1.0) * (free_side + 2.0))
     length = float(difference @ difference)
     along = float(np.sum((noise @ difference) ** 2)) / length if length > 0 else 0.0
     parts = sum(t**2 / f for t, f in zip(traces, freedom, strict=True))

@@ -171,9 +171,9 @@ class EmpiricalDistribution:
                 "that returns finite values of shape (n_rows, ...).",
                 parameter="function",
             )
-        found = self._blockwise(values.reshape(len(rows), -1))
+        estimate = self._blockwise(values.reshape(len(rows), -1))
         shape = values.shape[1:]
-        return Estimate(*(one.reshape(shape) if shape else one[0] for one in found))
+        return Estimate(*(array.reshape(shape) if shape else array[0] for array in estimate))
 
     def covariance(self) -> Estimate:
         """Covariance matrix of the features.
@@ -194,10 +194,10 @@ class EmpiricalDistribution:
         if not private:
             np.fill_diagonal(value, self.sketch.variance)
         for start in range(0, len(first), _FUNCTIONS):
-            j, k = (one[start : start + _FUNCTIONS] for one in (first, second))
-            found = self._regression.estimate((rows[:, j] - mean[j]) * (rows[:, k] - mean[k]))
-            for out, one in zip((value, error), found, strict=True):
-                out[j, k] = out[k, j] = one
+            j, k = (part[start : start + _FUNCTIONS] for part in (first, second))
+            estimate = self._regression.estimate((rows[:, j] - mean[j]) * (rows[:, k] - mean[k]))
+            for out, part in zip((value, error), estimate, strict=True):
+                out[j, k] = out[k, j] = part
         return Estimate(value, error)
 
     def box_counts(self, lower: ArrayLike, upper: ArrayLike) -> Estimate:
@@ -221,15 +221,15 @@ class EmpiricalDistribution:
             If the corners have other shapes, or are not in order.
         """
         d, names = self.sketch.feature_map.n_features, self.sketch.feature_map.feature_names
-        for argument, given in (("lower", lower), ("upper", upper)):
-            require_names(names_in(given), argument, names, "the sketch", parameter=argument)
+        for argument, array in (("lower", lower), ("upper", upper)):
+            require_names(names_in(array), argument, names, "the sketch", parameter=argument)
         corners = [
-            _numbers(name, one, f"give real numbers of shape (n_boxes, {d}).")
-            for name, one in (("lower", lower), ("upper", upper))
+            _numbers(name, corner, f"give real numbers of shape (n_boxes, {d}).")
+            for name, corner in (("lower", lower), ("upper", upper))
         ]
-        low, high = (np.atleast_2d(one) for one in corners)
-        sizes = {one.shape[0] for one in (low, high)}
-        fits = all(one.ndim == 2 and one.shape[1] == d for one in (low, high))
+        low, high = (np.atleast_2d(corner) for corner in corners)
+        sizes = {corner.shape[0] for corner in (low, high)}
+        fits = all(corner.ndim == 2 and corner.shape[1] == d for corner in (low, high))
         if not fits or len(sizes - {1}) > 1 or not (low < high).all():
             raise InputError(
                 f"lower has shape {corners[0].shape}, upper {corners[1].shape}: give (n_boxes, "
@@ -237,8 +237,8 @@ class EmpiricalDistribution:
                 parameter="lower",
             )
         estimate = self._fractions(*np.broadcast_arrays(low, high))
-        if max(one.ndim for one in corners) < 2:
-            return Estimate(*(one[0] for one in estimate))
+        if max(corner.ndim for corner in corners) < 2:
+            return Estimate(*(corner[0] for corner in estimate))
         return estimate
 
     def histogram(
@@ -337,7 +337,9 @@ class EmpiricalDistribution:
                 f"bins={bins!r}, range={range!r}: give one, or a pair for two features."
             )
         pairs = zip(features, both, ranges, strict=True)
-        (low, high, edges), (left, right, others) = (self._intervals(*one) for one in pairs)
+        (low, high, edges), (left, right, others) = (
+            self._intervals(*settings) for settings in pairs
+        )
         shape = len(low), len(left)
         cells = self._exact(features)
         if cells is None:
@@ -348,7 +350,7 @@ class EmpiricalDistribution:
             lower = np.stack([np.repeat(low, shape[1]), np.tile(left, shape[0])], axis=1)
             upper = np.stack([np.repeat(high, shape[1]), np.tile(right, shape[0])], axis=1)
             counts = self._fractions(*self._boxes(features, lower, upper))
-            cells = Estimate(*(one.reshape(shape) for one in counts))
+            cells = Estimate(*(array.reshape(shape) for array in counts))
         return cells, edges, others
 
     def _exact(self, features: list[int]) -> Estimate | None:
@@ -375,7 +377,7 @@ class EmpiricalDistribution:
         levels = None if categories is None else categories.levels[k]
         if levels is not None:
             codes = np.arange(len(levels), dtype=np.float64)
-            texts = any(isinstance(one, str) for one in levels)
+            texts = any(isinstance(level, str) for level in levels)
             return codes - 0.5, codes + 0.5, np.array(levels, dtype=object if texts else None)
         if range is None:
             range = float(self.sketch.minimum[k]), float(self.sketch.maximum[k])
@@ -510,8 +512,8 @@ class EmpiricalDistribution:
         means = LocalMeans(
             self._regression, np.array(chosen), self._bandwidths(bandwidth, chosen), goal
         )
-        found = means.regress(points)
-        return Estimate(found[:, 0], found[:, 1])
+        estimates = means.regress(points)
+        return Estimate(estimates[:, 0], estimates[:, 1])
 
     def anomaly_scores(self, x: Any, **options: Any) -> AnomalyScores:
         """Compute anomaly scores of rows: squared lengths of their whitened features.
@@ -571,8 +573,8 @@ class EmpiricalDistribution:
         """
         n_rows = require_integer("n_rows", n_rows, 1)
         samples = self._opened("ranked_rows", x, options)
-        found = rank_rows(self._whitened_features, samples, n_rows)
-        return found if samples.lazy else found.compute(scheduler="threads")
+        ranked = rank_rows(self._whitened_features, samples, n_rows)
+        return ranked if samples.lazy else ranked.compute(scheduler="threads")
 
     @cached_property
     def _whitened_features(self) -> WhitenedFeatures:
@@ -592,18 +594,18 @@ class EmpiricalDistribution:
         """Numbers of the features that are given by number or name."""
         d, names = self.sketch.feature_map.n_features, self.sketch.feature_map.feature_names
         out = []
-        for one in chosen:
-            if isinstance(one, str) and names is not None and one in names:
-                out.append(names.index(one))
-            elif isinstance(one, (int, np.integer)) and 0 <= one < d:
-                out.append(int(one))
+        for feature in chosen:
+            if isinstance(feature, str) and names is not None and feature in names:
+                out.append(names.index(feature))
+            elif isinstance(feature, (int, np.integer)) and 0 <= feature < d:
+                out.append(int(feature))
             else:
                 known = "" if names is None else f", or one of {', '.join(names)}"
-                raise InputError(f"feature={one!r}: give a number from 0 to {d - 1}{known}.")
+                raise InputError(f"feature={feature!r}: give a number from 0 to {d - 1}{known}.")
         return out
 
-    def _bandwidths(self, given: float | ArrayLike | None, features: list[int]) -> Array:
-        if given is None:
+    def _bandwidths(self, bandwidth: float | ArrayLike | None, features: list[int]) -> Array:
+        if bandwidth is None:
             rate = self.sketch.effective_count ** (-1.0 / (len(features) + 4))
             widths = rate * np.sqrt(self.sketch.extent[1][features])
             if (widths > 0).all():
@@ -616,8 +618,8 @@ class EmpiricalDistribution:
         names = self.sketch.feature_map.feature_names
         if names is not None:
             chosen = tuple(names[k] for k in features)
-            require_names_in("bandwidth", given, chosen, "the sketch")
-        array = _numbers("bandwidth", given, "give a number above 0, or one for each feature.")
+            require_names_in("bandwidth", bandwidth, chosen, "the sketch")
+        array = _numbers("bandwidth", bandwidth, "give a number above 0, or one for each feature.")
         if array.shape not in ((), (len(features),)):
             raise InputError(
                 f"bandwidth has shape {array.shape}: give a number, or one for each of the "
@@ -626,15 +628,15 @@ class EmpiricalDistribution:
             )
         widths = np.broadcast_to(array, len(features))
         deviations = np.sqrt(self.sketch.extent[1][features])
-        for one, deviation in zip(widths, deviations, strict=True):
+        for width, deviation in zip(widths, deviations, strict=True):
             floor = _MIN_WIDTH * float(deviation)
-            require_number("bandwidth", float(one), floor, math.inf, strict=True)
+            require_number("bandwidth", float(width), floor, math.inf, strict=True)
         return np.array(widths)
 
     def _blockwise(self, values: Array) -> Estimate:
         blocks = range(0, max(values.shape[1], 1), _FUNCTIONS)
-        found = [self._regression.estimate(values[:, k : k + _FUNCTIONS]) for k in blocks]
-        return Estimate(*(np.concatenate(one) for one in zip(*found, strict=True)))
+        estimates = [self._regression.estimate(values[:, k : k + _FUNCTIONS]) for k in blocks]
+        return Estimate(*(np.concatenate(parts) for parts in zip(*estimates, strict=True)))
 
     def _fractions(self, low: Array, high: Array) -> Estimate:
         """Total weights in boxes."""
@@ -649,7 +651,7 @@ class EmpiricalDistribution:
                         column[:, None] < high[block, k]
                     )
             fractions.append(self._regression.estimate(inside.astype(np.float64)))
-        value, error = (np.concatenate(one) for one in zip(*fractions, strict=True))
+        value, error = (np.concatenate(arrays) for arrays in zip(*fractions, strict=True))
         # a box without random rows may have rows: as if one more random row were in it
         if not self._weighted.is_exact:
             error = np.hypot(error, float(weights @ weights))
@@ -672,29 +674,29 @@ class EmpiricalDistribution:
         return f"<EmpiricalDistribution: {one_line(self.as_dict())}>"
 
     def _repr_html_(self) -> str:
-        found = self.as_dict()
-        summary = f"{found['n_samples']:,} samples by {found['n_rows']:,} {found['rows']}"
-        return card("EmpiricalDistribution", describe(found), summary=summary)
+        values = self.as_dict()
+        summary = f"{values['n_samples']:,} samples by {values['n_rows']:,} {values['rows']}"
+        return card("EmpiricalDistribution", describe(values), summary=summary)
 
 
-def _numbers(name: str, given: Any, remedy: str) -> Array:
+def _numbers(name: str, argument: Any, remedy: str) -> Array:
     """Argument as real numbers."""
     try:
-        array = np.asarray(given)
+        array = np.asarray(argument)
         if array.dtype.kind in "fiubO":
             return array.astype(np.float64)
     except (TypeError, ValueError):
-        array = np.asarray(given, dtype=object)
-    shown = repr(given) if array.ndim == 0 else f"values of type {array.dtype}"
+        array = np.asarray(argument, dtype=object)
+    shown = repr(argument) if array.ndim == 0 else f"values of type {array.dtype}"
     raise InputError(f"{name}={shown}: {remedy}", parameter=name)
 
 
 def _pairs(model: Any, method: str, samples: Samples) -> Estimate:
     """Two values for each row, as two lazy collections, or two arrays if the rows are in memory."""
     # sent to each worker once
-    found = apply_per_row(dask.delayed(model, pure=False, traverse=False), method, samples, width=2)
+    pairs = apply_per_row(dask.delayed(model, pure=False, traverse=False), method, samples, width=2)
     if samples.is_bag:
-        return Estimate(found.pluck(0), found.pluck(1))
+        return Estimate(pairs.pluck(0), pairs.pluck(1))
     if not samples.lazy:
-        found = found.compute(scheduler="threads")
-    return Estimate(found[..., 0], found[..., 1])
+        pairs = pairs.compute(scheduler="threads")
+    return Estimate(pairs[..., 0], pairs[..., 1])

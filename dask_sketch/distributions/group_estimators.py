@@ -192,32 +192,32 @@ class DistributionEstimator(Storable, VersionedPickle, BaseEstimator):
         return np.concatenate(parts)
 
 
-def _as_columns(given: NDArray[Any], weights: Array) -> Array:
+def _as_columns(targets: NDArray[Any], weights: Array) -> Array:
     """Convert the targets of a regression to numbers of shape (n_groups, 1)."""
-    return given.astype(np.float64)[:, None]
+    return targets.astype(np.float64)[:, None]
 
 
-def _labelled(name: str, given: Any, opened: Embeddings) -> Any:
+def _labelled(name: str, values: Any, opened: Embeddings) -> Any:
     """Values in the order of the labels of the groups, if both have labels."""
-    if opened.labels is None or given is None:
-        return given
-    return values_by_label(given, opened.labels, name)
+    if opened.labels is None or values is None:
+        return values
+    return values_by_label(values, opened.labels, name)
 
 
 def _group_weights(weights: Any, n_groups: int) -> Array:
     if weights is None:
         return np.ones(n_groups)
-    given: Array = check_array(
+    checked: Array = check_array(
         weights, ensure_2d=False, dtype=np.float64, input_name="sample_weight",
         ensure_non_negative=True,
     )  # fmt: skip
-    if given.shape != (n_groups,):
+    if checked.shape != (n_groups,):
         raise InputError(
-            f"sample_weight has shape {given.shape} for {n_groups} groups: give one for each."
+            f"sample_weight has shape {checked.shape} for {n_groups} groups: give one for each."
         )
-    if not given.any():
+    if not checked.any():
         raise InputError("sample_weight is zero for all groups: give weights above 0.")
-    return given
+    return checked
 
 
 class DistributionRegressor(RegressorMixin, DistributionEstimator):
@@ -344,8 +344,8 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
             less than two groups.
         """
         if self._is_normal(X, y, groups):
-            found, labelled, known = self._select_lazily(X, y, sample_weight, _as_columns)
-            return self._set_errors(found, labelled.values[:, 0], known)
+            selected, labelled, known = self._select_lazily(X, y, sample_weight, _as_columns)
+            return self._set_errors(selected, labelled.values[:, 0], known)
         opened = embeddings_of(X)
         values, targets = validate_data(
             self, opened.values, _labelled("y", y, opened), dtype=np.float64, y_numeric=True
@@ -353,9 +353,9 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
         targets = np.asarray(targets, dtype=np.float64)
         weights = _group_weights(_labelled("sample_weight", sample_weight, opened), len(targets))
         codes = codes_left_out(groups, opened.labels, len(targets))
-        found = self._select(replace(opened, values=values), targets[:, None], weights, codes)
+        selected = self._select(replace(opened, values=values), targets[:, None], weights, codes)
         sizes = None if opened.sizes is None else opened.sizes[weights > 0]
-        return self._set_errors(found, targets, sizes)
+        return self._set_errors(selected, targets, sizes)
 
     def _set_errors(
         self, selected: SelectedRidge, targets: Array, sizes: Array | None
@@ -363,8 +363,8 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
         """Set the attributes that intervals need; the sizes are of the groups with a prediction."""
         self.leave_one_out_: Array = selected.predictions[:, 0]
         self.error_variance_: ErrorVariance = selected.error_variance
-        kept = np.isfinite(self.leave_one_out_)
-        errors = np.abs(targets[kept] - self.leave_one_out_[kept])
+        predicted = np.isfinite(self.leave_one_out_)
+        errors = np.abs(targets[predicted] - self.leave_one_out_[predicted])
         self._scores = np.sort(errors / np.sqrt(self.error_variance_.of(sizes)))
         self.smallest_size_: float = math.nan if sizes is None else float(np.min(sizes))
         return self
@@ -460,8 +460,8 @@ def _log_likelihood(
     probability = model.predict_proba(values)
     position = np.minimum(np.searchsorted(model.classes_, codes), len(model.classes_) - 1)
     seen = model.classes_[position] == codes
-    found = np.where(seen, probability[np.arange(len(codes)), position], 0.0)
-    logs = np.log(np.maximum(found, np.finfo(np.float64).eps))
+    likelihoods = np.where(seen, probability[np.arange(len(codes)), position], 0.0)
+    logs = np.log(np.maximum(likelihoods, np.finfo(np.float64).eps))
     return float(np.average(logs, weights=sample_weight))
 
 
@@ -596,29 +596,29 @@ class DistributionClassifier(ClassifierMixin, DistributionEstimator):
             raise InputError(f"loss={self.loss!r}: choose 'squared' or 'logistic'.")
         self._left_out: NDArray[np.intp] | None = None
         if self._is_normal(X, y, groups) and self.loss == "squared":
-            found, labelled, _ = self._select_lazily(X, y, sample_weight, self._encode)
-            return self._calibrate(found, labelled.values, labelled.weights)
+            selected, labelled, _ = self._select_lazily(X, y, sample_weight, self._encode)
+            return self._calibrate(selected, labelled.values, labelled.weights)
         if self.solver == "normal":
             raise InputError(
                 f"loss={self.loss!r} with solver='normal': give loss='squared', or solver='svd'.",
                 parameter="loss",
             )
         opened = embeddings_of(X)
-        values, given = validate_data(
+        values, labels = validate_data(
             self, opened.values, _labelled("y", y, opened), dtype=np.float64
         )
-        weights = _group_weights(_labelled("sample_weight", sample_weight, opened), len(given))
-        opened, targets = replace(opened, values=values), self._encode(given, weights)
-        self._left_out = codes = codes_left_out(groups, opened.labels, len(given))
+        weights = _group_weights(_labelled("sample_weight", sample_weight, opened), len(labels))
+        opened, targets = replace(opened, values=values), self._encode(labels, weights)
+        self._left_out = codes = codes_left_out(groups, opened.labels, len(labels))
         if codes is not None:
             self._require_several_labels(targets, weights, codes)
-        found = self._select(opened, targets, weights, codes)
+        selected = self._select(opened, targets, weights, codes)
         if self.loss == "squared":
-            return self._calibrate(found, targets, weights)
-        kept = weights > 0
+            return self._calibrate(selected, targets, weights)
+        weighted = weights > 0
         folds, left_out = None, None
         if codes is not None:
-            left_out = codes[kept]
+            left_out = codes[weighted]
             folds = GroupKFold(min(_FOLDS, len(np.unique(left_out))))
         with one_blas_thread(), config_context(enable_metadata_routing=False):
             search = GridSearchCV(
@@ -628,17 +628,17 @@ class DistributionClassifier(ClassifierMixin, DistributionEstimator):
                 cv=folds,
             )
             search.fit(
-                self.features_.transformed(opened.block(np.flatnonzero(kept))),
-                _codes(targets[kept]),
+                self.features_.transformed(opened.block(np.flatnonzero(weighted))),
+                _codes(targets[weighted]),
                 groups=left_out,
-                sample_weight=found.weights[kept],
+                sample_weight=selected.weights[weighted],
             )
         return self._set_logistic(search.best_estimator_)
 
-    def _encode(self, given: NDArray[Any], weights: Array) -> Array:
+    def _encode(self, labels: NDArray[Any], weights: Array) -> Array:
         """Set the classes, and return their indicators: the second one alone if there are two."""
-        check_classification_targets(given)
-        self.classes_, codes = np.unique(given, return_inverse=True)
+        check_classification_targets(labels)
+        self.classes_, codes = np.unique(labels, return_inverse=True)
         if len(np.unique(codes[weights > 0])) < 2:
             raise InputError(
                 "y has 1 class: give groups of weight above 0 in two classes or more.",
@@ -665,24 +665,24 @@ class DistributionClassifier(ClassifierMixin, DistributionEstimator):
         self, selected: SelectedRidge, targets: Array, weights: Array
     ) -> DistributionClassifier:
         """Fit the logistic regression on leave-one-out predictions."""
-        kept = np.isfinite(selected.predictions[:, 0])
+        predicted = np.isfinite(selected.predictions[:, 0])
         codes = _codes(targets)
-        missing = np.setdiff1d(codes[weights > 0], codes[kept])
-        if len(np.unique(codes[kept])) < 2:
+        missing = np.setdiff1d(codes[weights > 0], codes[predicted])
+        if len(np.unique(codes[predicted])) < 2:
             raise InputError(
-                f"X: the {kept.sum():,} groups that choose the bandwidth are in one class. Give "
-                "solver='svd', or a larger size, for which more groups are read.",
+                f"X: the {predicted.sum():,} groups that choose the bandwidth are in one class. "
+                "Give solver='svd', or a larger size, for which more groups are read.",
                 parameter="X",
             )
         if len(missing):
             warn_user(
-                f"y: class {self.classes_[missing[0]]!s} has none of the {kept.sum():,} groups "
-                "that choose the bandwidth, so that it is never predicted. Give solver='svd', or "
-                "a larger size, for which more groups are read."
+                f"y: class {self.classes_[missing[0]]!s} has none of the {predicted.sum():,} "
+                "groups that choose the bandwidth, so that it is never predicted. Give "
+                "solver='svd', or a larger size, for which more groups are read."
             )
         logistic = LogisticRegression(C=_CALIBRATION, max_iter=1000)
         with one_blas_thread(), config_context(enable_metadata_routing=False):
-            logistic.fit(selected.predictions[kept], codes[kept], weights[kept])
+            logistic.fit(selected.predictions[predicted], codes[predicted], weights[predicted])
         return self._set_logistic(logistic)
 
     def _set_logistic(self, logistic: LogisticRegression) -> DistributionClassifier:

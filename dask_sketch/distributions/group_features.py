@@ -226,8 +226,8 @@ class Shrinkage:
             Shrunk mean embeddings, shape (n_groups, n_features).
         """
         noise = self.within / sizes[:, None]
-        kept = _divided(self.between, self.between + noise, 1.0)
-        return np.asarray(self.center + kept * (values - self.center))
+        factors = _divided(self.between, self.between + noise, 1.0)
+        return np.asarray(self.center + factors * (values - self.center))
 
 
 def _divided(values: Array, by: Array, otherwise: float) -> Array:

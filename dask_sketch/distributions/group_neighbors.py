@@ -93,12 +93,12 @@ def nearest_groups(
     )
 
 
-def _checked(name: str, given: SketchGroup | LazyResult) -> SketchGroup:
+def _checked(name: str, groups: SketchGroup | LazyResult) -> SketchGroup:
     """Sketches of groups whose noise can be estimated."""
-    group = given.compute() if isinstance(given, LazyResult) else given
+    group = groups.compute() if isinstance(groups, LazyResult) else groups
     if not isinstance(group, SketchGroup):
         raise InputError(
-            f"{name} of type {type(given).__name__}: give sketches of groups, of "
+            f"{name} of type {type(groups).__name__}: give sketches of groups, of "
             "sketch(x, feature_map, groups=labels).",
             parameter=name,
         )
@@ -131,16 +131,16 @@ def _search(
         def nearest(start: int) -> tuple[NDArray[np.intp], Array]:
             block = slice(start, min(start + step, len(first)))
             vectors = group_vectors(first, block)
-            own = _noise(first, vectors, block)
+            own_noise = _noise(first, vectors, block)
             vectors -= center
-            given = np.ones((len(vectors), n_columns + 1), dtype=np.float32)
-            given[:, :-1] = vectors
-            found = np.matmul(given, searched.T, out=scores[: len(vectors)])
+            extended = np.ones((len(vectors), n_columns + 1), dtype=np.float32)
+            extended[:, :-1] = vectors
+            products = np.matmul(extended, searched.T, out=scores[: len(vectors)])
             if same:
-                found[np.arange(len(vectors)), np.arange(block.start, block.stop)] = _NEVER
-            candidates = _largest(found, n_candidates)
-            squared = _squared(given[:, :-1], searched, candidates)
-            squared -= own[:, None] + noise[candidates]
+                products[np.arange(len(vectors)), np.arange(block.start, block.stop)] = _NEVER
+            candidates = _largest(products, n_candidates)
+            squared = _squared(extended[:, :-1], searched, candidates)
+            squared -= own_noise[:, None] + noise[candidates]
             order = np.lexsort((candidates, squared), axis=1)[:, :n_neighbors]
             rows = np.arange(len(vectors))[:, None]
             return candidates[rows, order], squared[rows, order]
@@ -149,7 +149,7 @@ def _search(
 
     with Threads(default_n_threads()) as threads:
         parts = threads.each(prepare, starts)
-    chosen, squared = (np.concatenate(one) for one in zip(*parts, strict=True))
+    chosen, squared = (np.concatenate(blocks) for blocks in zip(*parts, strict=True))
     return chosen, squared
 
 
@@ -212,9 +212,9 @@ def _largest(scores: NDArray[np.float32], number: int) -> NDArray[np.intp]:
     else:
         thresholds = np.full(n_rows, -np.inf, dtype=np.float32)
     for k, (row, threshold) in enumerate(zip(scores, thresholds, strict=True)):
-        found = np.flatnonzero(row >= threshold)
-        kept = np.argpartition(row[found], len(found) - number)[len(found) - number :]
-        out[k] = found[kept]
+        above = np.flatnonzero(row >= threshold)
+        kept = np.argpartition(row[above], len(above) - number)[len(above) - number :]
+        out[k] = above[kept]
     return out
 
 

@@ -71,9 +71,9 @@ def grouped_ridge(
     members = [np.flatnonzero(codes == code) for code in range(int(codes.max()) + 1)]
     best: tuple[float, float, Array, Array] | None = None
     for alpha in alphas.tolist():
-        kept = singular**2 / (singular**2 + alpha)
-        residuals = targets - left @ (kept[:, None] * turned)
-        smoother = np.hstack([left * np.sqrt(kept), roots / np.sqrt(mass)])
+        shrinkage = singular**2 / (singular**2 + alpha)
+        residuals = targets - left @ (shrinkage[:, None] * turned)
+        smoother = np.hstack([left * np.sqrt(shrinkage), roots / np.sqrt(mass)])
         try:
             for rows in members:
                 residuals[rows] = _left_out(smoother[rows], residuals[rows])

@@ -107,8 +107,8 @@ class HomogeneityTest:
                 f"(p = {self.p_value:.2g})."
             )
         far = ", ".join(str(label) for label in self.labels[:_NAMED])
-        found = zip(self.features, self.feature_p_values, strict=True)
-        named = [name for name, p in found if p <= self.level][:_NAMED]
+        by_feature = zip(self.features, self.feature_p_values, strict=True)
+        named = [name for name, p in by_feature if p <= self.level][:_NAMED]
         where = f", most clearly in {', '.join(named)}" if named else ""
         return (
             f"The {n:,} groups are not of one distribution (p = {self.p_value:.2g}){where}: the "
@@ -128,8 +128,8 @@ class HomogeneityTest:
         return describe({name: value for name, value in values.items() if name not in tables})
 
     def _rows(self) -> list[tuple[str, str, str]]:
-        found = zip(self.labels, self.n_units, self.discrepancies, strict=True)
-        return [(str(label), f"{n:,}", f"{far:.3g}") for label, n, far in found][:_SHOWN]
+        by_group = zip(self.labels, self.n_units, self.discrepancies, strict=True)
+        return [(str(label), f"{n:,}", f"{far:.3g}") for label, n, far in by_group][:_SHOWN]
 
     def __repr__(self) -> str:
         table = text_table(self._rows(), header=_HEADER)
@@ -214,16 +214,16 @@ def compare_all(
     n_permutations = checked_number(n_permutations, level)
     seed = require_integer("seed", seed, 0)
     labels, codes = unit_labels("by", by, units)
-    kept = (codes >= 0) & (units.total_weight > 0)
-    used, codes = np.unique(codes[kept], return_inverse=True)
+    has_group = (codes >= 0) & (units.total_weight > 0)
+    used, codes = np.unique(codes[has_group], return_inverse=True)
     if len(used) < 2:
         raise InputError(
             f"by has {len(used)} labels of units with samples: give labels of two or more groups.",
             parameter="by",
         )
-    blocks = None if strata is None else strata_codes(strata, units.labels)[kept]
+    blocks = None if strata is None else strata_codes(strata, units.labels)[has_group]
     with one_blas_thread():
-        stacked = units_of_one(units.select(kept), blocks).with_weights_of_one_scale(codes)
+        stacked = units_of_one(units.select(has_group), blocks).with_weights_of_one_scale(codes)
         smallest = _smallest_p_value(codes, stacked.strata, n_permutations, level, units.dim)
         require_memory("n_permutations", n_permutations, 8 * len(codes) + _STATISTICS_BYTES)
         _warn_of_sizes(stacked, codes, units.dim)
@@ -362,9 +362,9 @@ class _Between:
             sums = np.add.reduceat(scaled[order], starts, axis=0)
             means = sums / totals[:, None] - center
             squares[row] = (totals @ means**2) @ weights
-        own = np.zeros((self.noise.shape[1], weights.shape[1]))
-        np.add.at(own, self.classes, basis**2 @ weights)
-        noise = self.noise @ own
+        squares_of_classes = np.zeros((self.noise.shape[1], weights.shape[1]))
+        np.add.at(squares_of_classes, self.classes, basis**2 @ weights)
+        noise = self.noise @ squares_of_classes
         return np.asarray(squares / np.where(noise > 0.0, noise, np.inf))
 
 
@@ -405,21 +405,23 @@ def _discrepancies(units: Units, codes: Codes) -> tuple[Effect, Array]:
         sums, rest = (np.bincount(classes, values) for values in (squares, free))
         alike = np.where(rest > 1e-9, sums / np.maximum(rest, 1e-9), sums.sum() / rest.sum())
         noise[alone] = alike[classes[alone]]
-    own = (fractions**2 * noise) @ members  # of the means of the groups
+    noise_of_means = (fractions**2 * noise) @ members  # of the means of the groups
     part = totals / whole
     # the mean of all units contains the mean of the group
-    together = float(part**2 @ own)
-    far = np.sum(apart**2, axis=1) - ((1.0 - 2.0 * part) * own + together)
+    together = float(part**2 @ noise_of_means)
+    far = np.sum(apart**2, axis=1) - ((1.0 - 2.0 * part) * noise_of_means + together)
     scaled = (masses / whole / np.sqrt(np.where(alone, 1.0, free)))[:, None] * residuals
-    return _mean_effect(apart, part, own, scaled, free), far
+    return _mean_effect(apart, part, noise_of_means, scaled, free), far
 
 
-def _mean_effect(apart: Array, part: Array, own: Array, noise: Array, free: Array) -> Effect:
+def _mean_effect(
+    apart: Array, part: Array, noise_of_means: Array, noise: Array, free: Array
+) -> Effect:
     """Mean squared discrepancy of groups from all units, with its variance.
 
-    The estimate is a quadratic form of the noise of the groups, which has variances ``a = part**2
-    own`` and one covariance up to these factors. The matrix of the form has the moments of
-    ``diag(a / part) - sqrt(a) sqrt(a)'``.
+    The estimate is a quadratic form of the noise of the groups, which has variances
+    ``a = part**2 noise_of_means`` and one covariance up to these factors. The matrix of the form
+    has the moments of ``diag(a / part) - sqrt(a) sqrt(a)'``.
 
     Parameters
     ----------
@@ -427,14 +429,14 @@ def _mean_effect(apart: Array, part: Array, own: Array, noise: Array, free: Arra
         Differences of the means of the groups from that of all units, shape (n_groups, width).
     part
         Weights of the groups, which sum to one, shape (n_groups,).
-    own
+    noise_of_means
         Expected squared noise of the means of the groups, shape (n_groups,).
     noise
         Noise of the units in the mean of all, shape (n_units, width).
     free
         Degrees of freedom of each unit, shape (n_units,).
     """
-    variances = part**2 * own
+    variances = part**2 * noise_of_means
     diagonal, total = variances / part, float(variances.sum())
     along = float(variances @ diagonal)
     length = float(part @ np.sum(apart**2, axis=1))

@@ -165,14 +165,14 @@ def split_columns(x: Any, columns: Any, feature_map: FeatureMap) -> tuple[Any, A
             parameter="columns",
         )
     _require_plain(feature_map)
-    kept = chosen.astype(np.float64)
+    mask = chosen.astype(np.float64)
     if isinstance(x, Samples):
         x.require_features(d, "the feature map", feature_map.feature_names)
-        return _replaced(x, kept, feature_map.center), _replaced(x, 1.0 - kept, feature_map.center)
+        return _replaced(x, mask, feature_map.center), _replaced(x, 1.0 - mask, feature_map.center)
     require_names_in("x", x, feature_map.feature_names, "the feature map")
     # products, so that a row with NaN remains one in both
-    first = x * kept + feature_map.center * (1.0 - kept)
-    return first, x * (1.0 - kept) + feature_map.center * kept
+    first = x * mask + feature_map.center * (1.0 - mask)
+    return first, x * (1.0 - mask) + feature_map.center * mask
 
 
 def _replaced(samples: Samples, kept: Array, center: Array) -> Samples:
@@ -378,11 +378,11 @@ def _same_units(*groups: SketchGroup, strata: Any) -> tuple[list[SketchGroup], N
                 parameter=name,
             )
     codes = strata_codes(strata, both.labels)[both.total_weight > 0]
-    kept = [group.select(group.total_weight > 0) for group in groups]
-    if not len(kept[0]):
+    selected = [group.select(group.total_weight > 0) for group in groups]
+    if not len(selected[0]):
         raise InputError("both has no samples: there is nothing to test.", parameter="both")
-    limit = _CONSTANT * kept[0].variance.max(axis=0)
-    varies = [(group.variance.max(axis=0) > limit) for group in kept[1:]]
+    limit = _CONSTANT * selected[0].variance.max(axis=0)
+    varies = [(group.variance.max(axis=0) > limit) for group in selected[1:]]
     if (varies[0] & varies[1]).any():
         feature = int(np.argmax(varies[0] & varies[1]))
         raise InputError(
@@ -390,7 +390,7 @@ def _same_units(*groups: SketchGroup, strata: Any) -> tuple[list[SketchGroup], N
             "results of split_columns().",
             parameter="second",
         )
-    return kept, np.asarray(np.unique(codes, return_inverse=True)[1], dtype=np.intp)
+    return selected, np.asarray(np.unique(codes, return_inverse=True)[1], dtype=np.intp)
 
 
 @dataclass(frozen=True, eq=False)
@@ -439,8 +439,13 @@ class _Parts:
         allowed = max(1.0 - math.sqrt(2.0 / n), 0.0)
         for band in columns:  # the last one of each frequency counts
             chosen = band[: len(band) // 2]
-            smallest, own = float(self.smallest[:, chosen].sum()), float(noise[:, chosen].sum())
-            factors[chosen] = math.sqrt(max(allowed * smallest / own, 1.0)) if own > 0.0 else 1.0
+            smallest, observed = (
+                float(self.smallest[:, chosen].sum()),
+                float(noise[:, chosen].sum()),
+            )
+            factors[chosen] = (
+                math.sqrt(max(allowed * smallest / observed, 1.0)) if observed > 0.0 else 1.0
+            )
         return replace(self, factors=factors)
 
     def noise(self) -> NDArray[np.complex128]:
@@ -508,8 +513,8 @@ def _parts(
 
 def _whitened(draws: Array, covariance: Array) -> list[Array]:
     """Statistics whitened by a covariance that is the same for all draws, (n_draws,) each ridge."""
-    found, basis = np.linalg.eigh(covariance)
-    values = np.maximum(found, 0.0)
+    eigenvalues, basis = np.linalg.eigh(covariance)
+    values = np.maximum(eigenvalues, 0.0)
     squares = (draws @ basis) ** 2
     return [squares @ (1.0 / (values + ridge * values[-1] + _TINY)) for ridge in RIDGES]
 

@@ -254,8 +254,8 @@ def _simulated_rows(
 ) -> _RowsOfModel:
     """Rows of the model, two sets of ``size``."""
     # other rows than those of the same seed, which the sketch may be of
-    own = int(np.random.default_rng((seed, 2)).integers(2**63))
-    both, masses = model.sample(2 * size, seed=own), np.full(size, 1.0 / size)
+    other_seed = int(np.random.default_rng((seed, 2)).integers(2**63))
+    both, masses = model.sample(2 * size, seed=other_seed), np.full(size, 1.0 / size)
     noise, others = (
         (features_of(feature_map, part) - expected) / math.sqrt(size)
         for part in (both[:size], both[size:])
@@ -285,19 +285,21 @@ def _weighted_rows(sketch: Sketch, expected: Array, size: int, seed: int) -> _Ro
     order = np.random.default_rng((seed, 4)).permutation(len(sample))
     rows, noise_masses = np.asarray(sample.rows, dtype=np.float64), sample.noise_weights
     noise = np.sqrt(noise_masses)[:, None] * (features_of(sketch.feature_map, rows) - expected)
-    kept, left = order[::2], order[1::2]
-    noise, others = (noise[part] / math.sqrt(noise_masses[part].sum()) for part in (kept, left))
+    first_half, second_half = order[::2], order[1::2]
+    noise, others = (
+        noise[part] / math.sqrt(noise_masses[part].sum()) for part in (first_half, second_half)
+    )
     masses, noise_masses = (
-        values[kept] / values[kept].sum() for values in (sample.weights, noise_masses)
+        values[first_half] / values[first_half].sum() for values in (sample.weights, noise_masses)
     )
     n_effective = float(1.0 / (noise_masses @ noise_masses))
     if n_effective < _MIN_EFFECTIVE:
         warn_user(
             f"weights that differ so much leave the noise to about {n_effective:.0f} of "
-            f"{len(kept):,} random rows: the p-value may be too small. Sketch more rows, or bound "
-            "their weights."
+            f"{len(first_half):,} random rows: the p-value may be too small. Sketch more rows, or "
+            "bound their weights."
         )
-    return _RowsOfModel(noise, others, rows[kept], masses, noise_masses, True)
+    return _RowsOfModel(noise, others, rows[first_half], masses, noise_masses, True)
 
 
 def _checked_arguments(
@@ -327,13 +329,15 @@ def _compare(
         rng = np.random.default_rng(seed)
         order = rng.permutation(len(rows))
         # simulated and observed differences are both independent of the rows that whiten them
-        others, kept = noise[order[1::2]] * math.sqrt(2.0), order[::2]
-        rows, masses = with_rare_rows(first, second, rows[kept], masses[kept])
+        others, whitening = noise[order[1::2]] * math.sqrt(2.0), order[::2]
+        rows, masses = with_rare_rows(first, second, rows[whitening], masses[whitening])
         noise_masses = masses
         if observed.is_weighted:
-            own, added = observed.noise_masses[kept], masses[len(kept) :]
-            noise_masses = np.concatenate([own / own.sum() * (1.0 - added.sum()), added])
-            is_first = observed.is_first[kept]
+            observed_masses, added = observed.noise_masses[whitening], masses[len(whitening) :]
+            noise_masses = np.concatenate(
+                [observed_masses / observed_masses.sum() * (1.0 - added.sum()), added]
+            )
+            is_first = observed.is_first[whitening]
             differences = _weighted_differences(first, second, noise_masses, is_first, n_draws, rng)
         else:
             differences = _simulated_differences(first, second, masses, observed, n_draws, rng)
@@ -460,8 +464,8 @@ class _Differences:
         if values is not None and self.added is not None and self.added.any():
             # another sequence than that of the coefficients, the same for all values
             rng = np.random.default_rng((len(differences), 3))
-            own = rng.standard_normal((len(differences), len(self.added)))
-            differences += own[:, values] * self.added[values]
+            draws = rng.standard_normal((len(differences), len(self.added)))
+            differences += draws[:, values] * self.added[values]
         return np.vstack([self.scale * observed, differences])
 
 
@@ -474,8 +478,8 @@ def _permuted_differences(
     They are therefore permuted only if they are too few to simulate their noise.
     """
     sides = [side.sample for side in (first, second) if side.sample is not None]
-    n_rows, scale = [len(one) for one in sides], 1.0 / math.sqrt(observed.factor)
-    if not all(one.is_complete for one in sides) or sum(n_rows) != len(observed.rows):
+    n_rows, scale = [len(sample) for sample in sides], 1.0 / math.sqrt(observed.factor)
+    if not all(sample.is_complete for sample in sides) or sum(n_rows) != len(observed.rows):
         return None
     if observed.is_weighted:
         if min(n_rows) >= MIN_ROWS:
@@ -488,7 +492,7 @@ def _permuted_differences(
     one_side = np.repeat([True, False], n_rows)
     permutations = permutations_of(one_side, np.zeros(sum(n_rows), dtype=np.intp), n_draws, seed)
     # a common factor of all weights of a side means nothing
-    weights = np.concatenate([one.row_weights / one.row_weights.mean() for one in sides])
+    weights = np.concatenate([sample.row_weights / sample.row_weights.mean() for sample in sides])
     # the rows of the noise are multiplied by the roots of their masses
     each = contrasts(permutations.sides, weights) / np.sqrt(observed.noise_masses)
     return _Differences(each, scale, True)
@@ -606,5 +610,5 @@ def _moment_differences(
                 math.sqrt(second_variance[feature]),
             ),
         )
-        for feature in np.lexsort(([one[0] for one in p], adjusted))
+        for feature in np.lexsort(([row[0] for row in p], adjusted))
     )

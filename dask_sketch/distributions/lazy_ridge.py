@@ -132,9 +132,9 @@ def labelled_targets(
     if hasattr(y, "to_series"):  # an array of xarray
         y = y.to_series()
     if isinstance(y, Mapping):
-        labels, given = np.array(list(y)), np.array(list(y.values()))
+        labels, targets = np.array(list(y)), np.array(list(y.values()))
     elif hasattr(y, "reindex"):
-        labels, given = y.index.to_numpy(), y.to_numpy()
+        labels, targets = y.index.to_numpy(), y.to_numpy()
         labels = labels.astype(str) if labels.dtype.kind == "O" else labels
     else:
         raise InputError(
@@ -143,19 +143,19 @@ def labelled_targets(
             parameter="y",
         )
     order = np.argsort(labels, kind="stable")
-    labels, given = labels[order], given[order]
+    labels, targets = labels[order], targets[order]
     if sample_weight is not None:
         sample_weight = values_by_label(sample_weight, labels, "sample_weight")
     if (labels[1:] == labels[:-1]).any():
         raise InputError("y has a label twice: give one target for each group.", parameter="y")
-    weights = np.ones(len(given)) if sample_weight is None else np.asarray(sample_weight, float)
-    if weights.shape != given.shape or not (weights >= 0).all():
+    weights = np.ones(len(targets)) if sample_weight is None else np.asarray(sample_weight, float)
+    if weights.shape != targets.shape or not (weights >= 0).all():
         raise InputError(
-            f"sample_weight of shape {weights.shape} for {len(given)} targets: give a weight of "
+            f"sample_weight of shape {weights.shape} for {len(targets)} targets: give a weight of "
             "at least 0 for each, in the order of the sorted labels.",
             parameter="sample_weight",
         )
-    values = encode(given, weights)
+    values = encode(targets, weights)
     if not np.isfinite(values).all():
         raise InputError(f"y is {values[~np.isfinite(values)][0]} for a group.", parameter="y")
     return Targets(labels, values, weights, names)
@@ -191,7 +191,7 @@ def fit_lazily(
 
     Returns
     -------
-    found
+    selected
         Fit. Its predictions are NaN, except for the groups of the chunks that were read before.
     sizes
         Effective sizes of these groups, in the order of their labels.
@@ -241,8 +241,8 @@ def fit_lazily(
     spread = ErrorVariance.fit(squared, opened.sizes[kept])
     everywhere = np.full(targets.values.shape, np.nan)
     everywhere[positions[kept]] = predictions[kept]
-    found = SelectedRidge(first.features, ridge, first.bandwidth, everywhere, weights, spread)
-    return found, opened.sizes[kept]
+    selected = SelectedRidge(first.features, ridge, first.bandwidth, everywhere, weights, spread)
+    return selected, opened.sizes[kept]
 
 
 def _pilot(lazy: LazyResult, n_groups: int) -> SketchGroup:

@@ -113,10 +113,10 @@ def write_learning(
             "memory.",
             parameter="groups",
         )
-    given = np.asarray(values_by_label(y, groups.labels, "y"))
-    if given.shape != (len(groups),):
+    targets = np.asarray(values_by_label(y, groups.labels, "y"))
+    if targets.shape != (len(groups),):
         raise InputError(
-            f"y has shape {given.shape} for {counted(len(groups), 'group')}: give one target for "
+            f"y has shape {targets.shape} for {counted(len(groups), 'group')}: give one target for "
             "each.",
             parameter="y",
         )
@@ -124,9 +124,9 @@ def write_learning(
     if together is None:
         together = getattr(model, "_left_out", None)
     findings = (
-        classification_findings(model, groups, given, target, together)
+        classification_findings(model, groups, targets, target, together)
         if isinstance(model, DistributionClassifier)
-        else regression_findings(model, groups, given.astype(np.float64), target, level)
+        else regression_findings(model, groups, targets.astype(np.float64), target, level)
     )
     if findings.warning:
         warn_user(findings.warning)

@@ -53,8 +53,8 @@ class ManyTests:
     @property
     def different(self) -> tuple[Any, ...]:
         """Labels of the groups that differ from the others."""
-        found = zip(self.labels, self.adjusted_p_values, strict=True)
-        return tuple(label for label, p in found if p <= self.rate)
+        by_label = zip(self.labels, self.adjusted_p_values, strict=True)
+        return tuple(label for label, p in by_label if p <= self.rate)
 
     @property
     def sentence(self) -> str:
@@ -68,7 +68,7 @@ class ManyTests:
         """All attributes, the nested ones as plain values, and the groups that differ."""
         return {
             "labels": self.labels,
-            "tests": tuple(one.as_dict() for one in self.tests),
+            "tests": tuple(test.as_dict() for test in self.tests),
             "adjusted_p_values": self.adjusted_p_values,
             "rate": self.rate,
             "method": self.method,
@@ -81,9 +81,9 @@ class ManyTests:
 
     def _rows(self) -> list[tuple[str, ...]]:
         rows: list[tuple[str, ...]] = []
-        for label, p, one in zip(self.labels, self.adjusted_p_values, self.tests, strict=True):
-            sizes = f"{one.discrepancy:.3g}", f"{one.n_units[0]:,}"
-            rows.append((str(label), f"{p:.2g}", f"{one.p_value:.2g}", *sizes))
+        for label, p, test in zip(self.labels, self.adjusted_p_values, self.tests, strict=True):
+            sizes = f"{test.discrepancy:.3g}", f"{test.n_units[0]:,}"
+            rows.append((str(label), f"{p:.2g}", f"{test.p_value:.2g}", *sizes))
         return rows[:_SHOWN]
 
     def __repr__(self) -> str:
@@ -175,7 +175,7 @@ def compare_each(
     blocks = None if strata is None else unit_labels("strata", strata, units)[1]
     # an adjusted p-value may be so many times the p-value
     factor = len(labels) * (np.sum(1.0 / np.arange(1, len(labels) + 1)) if method == "by" else 1.0)
-    given, n_permutations = n_permutations, _number(n_permutations, rate, factor)
+    requested, n_permutations = n_permutations, _number(n_permutations, rate, factor)
     is_found = np.zeros(len(labels), dtype=bool)
     for _ in range(_ROUNDS):
         before, tests = is_found, []
@@ -183,7 +183,7 @@ def compare_each(
             mine = codes == code
             others = (codes >= 0) & ~mine & ~np.append(before, False)[codes]
             try:
-                one = compare(
+                test = compare(
                     units.select(mine),
                     units.select(others),
                     strata=None if blocks is None else [*blocks[mine], *blocks[others]],
@@ -193,22 +193,22 @@ def compare_each(
                     seed=seed,
                 )
             except InputError as error:
-                if error.parameter == "n_permutations" and given is None:
+                if error.parameter == "n_permutations" and requested is None:
                     raise _too_many_permutations(rate, n_permutations) from error
                 if error.parameter == "level":
                     sizes = int(mine.sum()), int(others.sum())
                     raise _too_few_units(rate, labels[code], *sizes) from error
                 raise
-            tests.append(one)
+            tests.append(test)
         p = np.array([max(t.p_value, t.tolerance_p_value if tolerance else 0.0) for t in tests])
         adjusted = stats.false_discovery_control(p, method=method)
-        order = np.lexsort((-np.array([one.squared for one in tests]), p, adjusted))
+        order = np.lexsort((-np.array([test.squared for test in tests]), p, adjusted))
         is_found = np.zeros(len(labels), dtype=bool)
         largest = order[: len(labels) // 2]
         is_found[largest] = adjusted[largest] <= rate
         if (is_found == before).all():
             break
-    smallest = min(one.smallest_p_value for one in tests)
+    smallest = min(test.smallest_p_value for test in tests)
     if smallest * factor > rate * len(labels):
         raise InputError(
             f"by has {len(labels):,} groups, too many for rate={rate:g} even if all groups differ, "
@@ -238,15 +238,15 @@ def _too_few_units(rate: float, label: Any, n_units: int, n_others: int) -> Inpu
     )
 
 
-def _number(given: int | None, rate: float, factor: float) -> int:
-    """Number of permutations of each test: the given one, or enough for one group to be found."""
-    if given is None:
+def _number(n_permutations: int | None, rate: float, factor: float) -> int:
+    """Number of permutations of each test: ``n_permutations``, or enough to find one group."""
+    if n_permutations is None:
         return default_number(rate / factor)
-    if require_integer("n_permutations", given, 1) + 1 < 1.0 / rate:
+    if require_integer("n_permutations", n_permutations, 1) + 1 < 1.0 / rate:
         needed = math.ceil(min(float(factor) / rate, 1e18))
         raise InputError(
-            f"n_permutations={given}: no p-value is under the rate {rate:g} with them. Take "
-            f"{needed:,} or more, so that one group alone can be found.",
+            f"n_permutations={n_permutations}: no p-value is under the rate {rate:g} with them. "
+            f"Take {needed:,} or more, so that one group alone can be found.",
             parameter="n_permutations",
         )
-    return given
+    return n_permutations

@@ -169,7 +169,7 @@ def estimate_mmd(
         unit, n_units = "row", (first.count, second.count)
     else:
         remedy = "give two groups of sketches, or two sketches; call .compute() on lazy ones."
-        if any(isinstance(one, Model) for one in (first, second)):
+        if any(isinstance(side, Model) for side in (first, second)):
             remedy = (
                 "give two sketches. For a sketch and a model, compare_model() has the discrepancy "
                 "with its interval, and mean_map_kernel() the terms of its square."
@@ -444,8 +444,8 @@ def mean_map_kernel(
         require_common_names({"first": first.feature_names, "second": second.feature_names})
         width = require_number("bandwidth", bandwidth, 0.0, math.inf, strict=True)
         return _of_models(first, second, width)
-    sketches = [one for one in (first, second) if isinstance(one, Sketch)]
-    if not sketches or not all(isinstance(one, (Sketch, Model)) for one in (first, second)):
+    sketches = [side for side in (first, second) if isinstance(side, Sketch)]
+    if not sketches or not all(isinstance(side, (Sketch, Model)) for side in (first, second)):
         raise InputError(
             f"first of type {type(first).__name__} with second of type {type(second).__name__}: "
             "give groups, sketches, models, or a sketch and a model; call .compute() on lazy ones."
@@ -459,12 +459,12 @@ def mean_map_kernel(
     require_common_names({"first": _names(first), "second": _names(second)})
     unit = feature_scales(feature_map)
     vectors = []
-    for one in (first, second):
-        assert isinstance(one, (Sketch, Model))
+    for side in (first, second):
+        assert isinstance(side, (Sketch, Model))
         values = (
-            one.characteristic
-            if isinstance(one, Sketch)
-            else one.characteristic(feature_map.frequencies)
+            side.characteristic
+            if isinstance(side, Sketch)
+            else side.characteristic(feature_map.frequencies)
         )
         vectors.append(halves(unit * values))
     return float(vectors[0] @ vectors[1])
@@ -583,8 +583,8 @@ def witness(
     >>> witness(a, b, [[-2.0], [0.0], [2.0]]).round(1) + 0.0
     array([ 0.5,  0. , -0.5])
     """
-    maps = [one.feature_map for one in (first, second) if isinstance(one, Sketch)]
-    if not maps or not all(isinstance(one, (Sketch, Model)) for one in (first, second)):
+    maps = [side.feature_map for side in (first, second) if isinstance(side, Sketch)]
+    if not maps or not all(isinstance(side, (Sketch, Model)) for side in (first, second)):
         raise InputError(
             f"first of type {type(first).__name__} with second of type {type(second).__name__}: "
             "give two sketches, or a sketch and a model."
@@ -609,12 +609,12 @@ def witness(
         require_names_in("x", x, tuple(names[k] for k in chosen), "the sketch")
     omega = feature_map.frequencies
     sides = [
-        one.characteristic if isinstance(one, Sketch) else one.characteristic(omega)
-        for one in (first, second)
+        side.characteristic if isinstance(side, Sketch) else side.characteristic(omega)
+        for side in (first, second)
     ]
     unit = feature_scales(feature_map)
     gap = halves(unit * (sides[0] - sides[1]))
-    moments = [one.extent for one in (first, second) if isinstance(one, Sketch)]
+    moments = [side.extent for side in (first, second) if isinstance(side, Sketch)]
     mean, variance = (np.mean(values, axis=0) for values in zip(*moments, strict=True))
     step = max(_NUMBERS // feature_map.n_frequencies, 1)
     out = np.empty(len(points))

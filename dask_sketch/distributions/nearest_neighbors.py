@@ -146,10 +146,10 @@ def sampled_rows(name: str, given: Any, n_rows: int, seed: int) -> Array:
 def _sample_lazy(name: str, samples: Samples, n_rows: int, seed: int) -> NDArray[Any]:
     weighted = samples.weights is not None or samples.weight_column or samples.weight_field
     if weighted or samples.n_features is None:
-        given = "weights" if weighted else "an unknown number of features"
+        obstacle = "weights" if weighted else "an unknown number of features"
         raise InputError(
-            f"{name}: {samples.label} has {given}. Give rows without weights, of a known number of "
-            "features, or decode sketches of both sides.",
+            f"{name}: {samples.label} has {obstacle}. Give rows without weights, of a known number "
+            "of features, or decode sketches of both sides.",
             parameter=name,
         )
     # without a pilot, all rows have the same importance
@@ -215,8 +215,8 @@ def neighbor_divergence(
     rng = np.random.default_rng(seed)
     x, y = x[rng.permutation(len(x))], y[rng.permutation(len(y))]
 
-    def estimate(one: Array, other: Array) -> float:
-        sides = [Neighbors.of(side, n_neighbors) for side in (one, other)]
+    def estimate(left: Array, right: Array) -> float:
+        sides = [Neighbors.of(side, n_neighbors) for side in (left, right)]
         return sides[0].divergence(sides[1], kind, alpha)
 
     value = estimate(x, y)

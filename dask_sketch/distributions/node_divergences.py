@@ -282,15 +282,15 @@ def _second_order(
     weights = terms.curvature * masses
     bias = 0.5 * float(weights @ (relative[0] + relative[1]))
     total = 0.0
-    for i, one in enumerate(sides):
-        for j, other in enumerate(sides):
-            if one.parts is None or other.parts is None:
+    for i, first in enumerate(sides):
+        for j, second in enumerate(sides):
+            if first.parts is None or second.parts is None:
                 product = weights * np.sqrt(relative[i] * relative[j])
                 total += float(product @ nodes.smooth(product))
                 continue
             left, right = (
                 side.parts * np.sqrt(r / np.maximum(np.sum(side.parts**2, axis=0), _TINY))
-                for side, r in ((one, relative[i]), (other, relative[j]))
+                for side, r in ((first, relative[i]), (second, relative[j]))
                 if side.parts is not None
             )
             squares = ((left * weights) @ right.T) ** 2

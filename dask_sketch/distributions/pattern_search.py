@@ -299,8 +299,8 @@ class SampledRegions:
             for step in steps:
                 value = mean[candidate] + step * math.sqrt(max(variance, 0.0))
                 gap = value - fields[:, candidate] - noise
-                found = self._classified(fields + gap[:, None] * gain).mean(axis=0)
-                out[:, position] += found > threshold
+                fractions = self._classified(fields + gap[:, None] * gain).mean(axis=0)
+                out[:, position] += fractions > threshold
         return out / self.n_values
 
 
@@ -372,15 +372,15 @@ class PatternSearch:
         mean: float = 0.0,
         threshold: float = 0.7,
     ):
-        given = np.asarray(points, dtype=np.float64)
-        if given.ndim != 2 or not given.size:
+        array = np.asarray(points, dtype=np.float64)
+        if array.ndim != 2 or not array.size:
             raise InputError(
-                f"points has shape {given.shape}: give (n_points, n_dims).", parameter="points"
+                f"points has shape {array.shape}: give (n_points, n_dims).", parameter="points"
             )
-        n_bytes = 8 * _COPIES * len(given) ** 2
+        n_bytes = 8 * _COPIES * len(array) ** 2
         if n_bytes > psutil.virtual_memory().available:
             raise InputError(
-                f"points has {len(given):,} rows, whose covariance takes {n_bytes / 1e9:.3g} GB. "
+                f"points has {len(array):,} rows, whose covariance takes {n_bytes / 1e9:.3g} GB. "
                 "Give fewer points.",
                 parameter="points",
             )
@@ -391,19 +391,19 @@ class PatternSearch:
                 f"kernel={kernel!r}: give a kernel of scikit-learn, like RBF(3.0), or a function.",
                 parameter="kernel",
             )
-        self.points, self.regions = given, regions
-        self.mean = np.full(len(given), float(mean))
-        self.covariance: Array = np.array(kernel(given), dtype=np.float64)
-        if self.covariance.shape != (len(given), len(given)):
+        self.points, self.regions = array, regions
+        self.mean = np.full(len(array), float(mean))
+        self.covariance: Array = np.array(kernel(array), dtype=np.float64)
+        if self.covariance.shape != (len(array), len(array)):
             raise InputError(
-                f"kernel returned shape {self.covariance.shape} for {len(given)} points: return "
+                f"kernel returned shape {self.covariance.shape} for {len(array)} points: return "
                 "(n_points, n_points).",
                 parameter="kernel",
             )
-        if isinstance(regions, ProbitRegions) and regions.weights.shape[1] != len(given):
+        if isinstance(regions, ProbitRegions) and regions.weights.shape[1] != len(array):
             raise InputError(
                 f"regions has weights of {regions.weights.shape[1]} points: give weights of the "
-                f"{len(given)} points.",
+                f"{len(array)} points.",
                 parameter="regions",
             )
         self.found = np.zeros(regions.n_regions, dtype=bool)

@@ -304,9 +304,9 @@ def contrasts(sides: NDArray[np.bool_], masses: Array) -> Array:
         Coefficients, shape (n_assignments, n_units).
     """
     mine = sides @ masses
-    other = masses.sum() - mine
-    coefficients = np.where(sides, 1.0 / mine[:, None], -1.0 / other[:, None])
-    scale = np.sqrt(mine * other / masses.sum())
+    rest = masses.sum() - mine
+    coefficients = np.where(sides, 1.0 / mine[:, None], -1.0 / rest[:, None])
+    scale = np.sqrt(mine * rest / masses.sum())
     return np.asarray(scale[:, None] * coefficients * masses)
 
 
@@ -394,7 +394,7 @@ def adjusted_p_values(p: Array) -> Array:
     order = np.argsort(p[:, 0], kind="stable")
     # smallest p-value among the hypotheses that are no more significant than each one
     smallest = np.minimum.accumulate(p[order][::-1], axis=0)[::-1]
-    found = np.mean(smallest <= p[order, :1] * (1.0 + _ROUNDING), axis=1)
+    probabilities = np.mean(smallest <= p[order, :1] * (1.0 + _ROUNDING), axis=1)
     adjusted = np.empty(len(p))
-    adjusted[order] = np.maximum.accumulate(found)
+    adjusted[order] = np.maximum.accumulate(probabilities)
     return adjusted

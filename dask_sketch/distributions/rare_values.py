@@ -52,7 +52,7 @@ def with_rare_rows(
         first.variance + (first.mean - mean) ** 2,
         second.variance + (second.mean - mean) ** 2,
     ]
-    added, own = [], []
+    added, added_masses = [], []
     low, high = _bounds(first, second)
     for bounds, outer in ((low, rows.min(axis=0)), (high, rows.max(axis=0))):
         away = np.abs(bounds - outer) > _REACH * np.sqrt(variance) + _ROUNDING * np.abs(bounds)
@@ -61,10 +61,10 @@ def with_rare_rows(
             row[feature] = bounds[feature]
             lacking = (exact - variance)[feature] / (row - center)[feature] ** 2
             added.append(row)
-            own.append(np.clip(lacking, 1.0 / counts.sum(), 3.0 / len(rows)))
+            added_masses.append(np.clip(lacking, 1.0 / counts.sum(), 3.0 / len(rows)))
     if not added:
         return rows, masses
-    masses = np.concatenate([masses, own])
+    masses = np.concatenate([masses, added_masses])
     return np.concatenate([rows, added]), masses / masses.sum()
 
 

@@ -95,11 +95,11 @@ def regression_findings(
         If the errors differ from the errors of the fit.
     """
     predictions = model.leave_one_out_
-    kept = np.isfinite(predictions)
+    predicted = np.isfinite(predictions)
     sizes = embeddings_of(groups).sizes
     deviations = np.sqrt(np.broadcast_to(model.error_variance_.of(sizes), y.shape))
     is_same = predictions.shape == y.shape and np.allclose(
-        np.sort(np.abs(y - predictions)[kept] / deviations[kept]), model._scores
+        np.sort(np.abs(y - predictions)[predicted] / deviations[predicted]), model._scores
     )
     if not is_same:
         raise InputError(
@@ -107,16 +107,15 @@ def regression_findings(
             "groups and the targets that the model was fitted to.",
             parameter="y",
         )
-    n = int(kept.sum())
+    n = int(predicted.sum())
     has_intervals = math.ceil((1.0 - level) * (n + 1)) <= n
     # too few groups for intervals of this level: they would be infinite
     reach = np.full(len(y), np.inf)
     if has_intervals:
         reach = np.broadcast_to(model._reach(sizes, level), y.shape)
-    labels, counts = groups.labels[kept], groups.count[kept]
-    y, predictions, reach, scores = (
-        y[kept], predictions[kept], reach[kept], np.abs(y - predictions)[kept] / deviations[kept],
-    )  # fmt: skip
+    labels, counts = groups.labels[predicted], groups.count[predicted]
+    scores = np.abs(y - predictions)[predicted] / deviations[predicted]
+    y, predictions, reach = y[predicted], predictions[predicted], reach[predicted]
     verdict, warning, facts = _error(y, predictions, target)
     coverage, low = _coverage(y, predictions, reach, counts, level)
     order = np.argsort(-scores, kind="stable")[:MAX_WORST]

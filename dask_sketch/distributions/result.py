@@ -103,7 +103,9 @@ class TwoSampleTest:
     def sentence(self) -> str:
         """Result in one sentence."""
         if self.is_different:
-            named = [one.name for one in self.features if one.p_value <= self.level][:_SHOWN]
+            named = [feature.name for feature in self.features if feature.p_value <= self.level][
+                :_SHOWN
+            ]
             where = f", most clearly in {', '.join(named)}" if named else ""
             low, high = self.interval
             return (
@@ -131,13 +133,16 @@ class TwoSampleTest:
         """Restore a test from the result of :meth:`as_dict`, also after it was stored as JSON."""
         features = tuple(
             FeatureDifference(
-                str(one["name"]), one["p_value"], tuple(one["means"]), tuple(one["deviations"])
+                str(feature["name"]),
+                feature["p_value"],
+                tuple(feature["means"]),
+                tuple(feature["deviations"]),
             )
-            for one in values["features"]
+            for feature in values["features"]
         )
-        kept = {field.name: values[field.name] for field in fields(cls) if field.name in values}
+        stored = {field.name: values[field.name] for field in fields(cls) if field.name in values}
         pairs = {name: tuple(values[name]) for name in ("interval", "n_units")}
-        return cls(**(kept | pairs | {"features": features}))
+        return cls(**(stored | pairs | {"features": features}))
 
     def __repr__(self) -> str:
         return "\n\n".join(
@@ -157,11 +162,11 @@ class TwoSampleTest:
     def _rows(self) -> list[tuple[str, ...]]:
         return [
             (
-                one.name,
-                f"{one.p_value:.2g}",
-                *(f"{value:.4g}" for value in (*one.means, *one.deviations)),
+                feature.name,
+                f"{feature.p_value:.2g}",
+                *(f"{value:.4g}" for value in (*feature.means, *feature.deviations)),
             )
-            for one in self.features[:_SHOWN]
+            for feature in self.features[:_SHOWN]
         ]
 
 

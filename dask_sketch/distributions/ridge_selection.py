@@ -70,12 +70,12 @@ class ErrorVariance:
             return cls(level, 0.0)
         columns = np.column_stack([np.ones(len(sizes)), np.min(sizes) / sizes])
         variance = np.full(len(sizes), level)
-        found = np.array([level, 0.0])
+        coefficients = np.array([level, 0.0])
         for _ in range(_STEPS):  # the deviation of a squared error is in proportion to its mean
-            found, _ = nnls(columns / variance[:, None], squared / variance)
-            variance = np.maximum(columns @ found, _TINY * level)
-        constant = max(float(found[0]), _TINY * level)
-        return cls(constant, float(found[1] * np.min(sizes)))
+            coefficients, _ = nnls(columns / variance[:, None], squared / variance)
+            variance = np.maximum(columns @ coefficients, _TINY * level)
+        constant = max(float(coefficients[0]), _TINY * level)
+        return cls(constant, float(coefficients[1] * np.min(sizes)))
 
     def of(self, sizes: Array | None) -> Array | float:
         """Error variances of groups of given sizes; of None, the constant."""
@@ -157,15 +157,15 @@ def select_ridge(
     """
     bandwidths = positive_numbers("bandwidths", bandwidths)
     alphas = positive_numbers("alphas", alphas)
-    kept = weights > 0
-    if kept.sum() < 2:
+    weighted = weights > 0
+    if weighted.sum() < 2:
         raise InputError(
-            f"n_samples={int(kept.sum())} is too few: give at least 2 groups of weight above 0."
+            f"n_samples={int(weighted.sum())} is too few: give at least 2 groups of weight above 0."
         )
-    used = opened if kept.all() else opened.block(np.flatnonzero(kept))
-    y, w = targets[kept], weights[kept] / weights[kept].mean()
+    used = opened if weighted.all() else opened.block(np.flatnonzero(weighted))
+    y, w = targets[weighted], weights[weighted] / weights[weighted].mean()
     size = require_integer("size", features.size, 1)
-    codes = None if left_out is None else np.unique(left_out[kept], return_inverse=True)[1]
+    codes = None if left_out is None else np.unique(left_out[weighted], return_inverse=True)[1]
     if codes is not None and codes.max() == 0:
         raise InputError(
             "groups has one label: give two or more, so that one can be left out.",
@@ -174,26 +174,29 @@ def select_ridge(
 
     def fitted(bandwidth: float, size: int) -> tuple[DistributionFeatures, RidgeCV, Array]:
         settings = features.get_params() | {"bandwidth": bandwidth, "size": size}
-        made = DistributionFeatures(**settings).fit_opened(used)
-        return made, *_ridge(made.transformed(used), y, w, alphas, codes)
+        fitted_features = DistributionFeatures(**settings).fit_opened(used)
+        return fitted_features, *_ridge(fitted_features.transformed(used), y, w, alphas, codes)
 
     if len(bandwidths) == 1 or features.kernel == "linear":
         bandwidth = float(bandwidths[0])
         selected = fitted(bandwidth, size)
     else:
-        tried = {one: fitted(one, min(size, _MAX_SELECTION)) for one in bandwidths.tolist()}
-        bandwidth = max(tried, key=lambda one: tried[one][1].best_score_)
+        tried = {
+            candidate: fitted(candidate, min(size, _MAX_SELECTION))
+            for candidate in bandwidths.tolist()
+        }
+        bandwidth = max(tried, key=lambda candidate: tried[candidate][1].best_score_)
         selected = tried[bandwidth] if size <= _MAX_SELECTION else fitted(bandwidth, size)
-    made, ridge, predictions = selected
+    fitted_features, ridge, predictions = selected
     variance = ErrorVariance.fit(np.mean((predictions - y) ** 2, axis=1), used.sizes)
     if weight_sizes and variance.per_sample > 0:
         w = w / variance.of(used.sizes)
         w /= w.mean()
-        ridge, predictions = _ridge(made.transformed(used), y, w, alphas, codes)
+        ridge, predictions = _ridge(fitted_features.transformed(used), y, w, alphas, codes)
         variance = ErrorVariance.fit(np.mean((predictions - y) ** 2, axis=1), used.sizes)
-    everywhere, masses = np.full(targets.shape, np.nan), np.zeros(len(kept))
-    everywhere[kept], masses[kept] = predictions, w
-    return SelectedRidge(made, ridge, bandwidth, everywhere, masses, variance)
+    everywhere, masses = np.full(targets.shape, np.nan), np.zeros(len(weighted))
+    everywhere[weighted], masses[weighted] = predictions, w
+    return SelectedRidge(fitted_features, ridge, bandwidth, everywhere, masses, variance)
 
 
 def _ridge(
@@ -218,12 +221,12 @@ def _ridge(
 
 def positive_numbers(name: str, values: Any) -> Array:
     """Validate a list of numbers above 0, and return it as an array."""
-    given = np.asarray(values)
-    if given.ndim != 1 or not given.size:
+    numbers = np.asarray(values)
+    if numbers.ndim != 1 or not numbers.size:
         raise InputError(f"{name}={values!r}: give a list of one or more numbers.", parameter=name)
-    for value in given.tolist():
+    for value in numbers.tolist():
         require_number(name, value, 0.0, math.inf, strict=True)
-    return given.astype(np.float64)
+    return numbers.astype(np.float64)
 
 
 def codes_left_out(groups: Any, labels: NDArray[Any] | None, n: int) -> NDArray[np.intp] | None:
@@ -251,14 +254,14 @@ def codes_left_out(groups: Any, labels: NDArray[Any] | None, n: int) -> NDArray[
     """
     if groups is None:
         return None
-    given = groups if labels is None else values_by_label(groups, labels, "groups")
-    if isinstance(given, str) or np.shape(given) != (n,):
+    values = groups if labels is None else values_by_label(groups, labels, "groups")
+    if isinstance(values, str) or np.shape(values) != (n,):
         raise InputError(
-            f"groups has shape {np.shape(given)} for {n:,} groups of samples: give a label for "
+            f"groups has shape {np.shape(values)} for {n:,} groups of samples: give a label for "
             "each, such as the speaker of each recording.",
             parameter="groups",
         )
-    codes = np.asarray(codes_of(given, n, "groups")[1], dtype=np.intp)
+    codes = np.asarray(codes_of(values, n, "groups")[1], dtype=np.intp)
     if (codes < 0).any():
         raise InputError(
             f"groups[{int(np.argmax(codes < 0))}] is missing: give it a label.", parameter="groups"

@@ -24,8 +24,8 @@ def pilot_mixture(feature_map: FeatureMap) -> GaussianMixture | None:
     pilot = feature_map.pilot
     if pilot is None or pilot.mixture is None:
         return None
-    found = pilot.mixture
-    return GaussianMixture(found.weights, found.means, found.variances)
+    mixture = pilot.mixture
+    return GaussianMixture(mixture.weights, mixture.means, mixture.variances)
 
 
 def row_covariance(mixture: GaussianMixture, frequencies: Array) -> Array:

@@ -91,8 +91,8 @@ def observe(first: Sketch, second: Sketch, *, pooled: bool = True) -> ObservedDi
         If the feature maps differ.
     """
     named = {"first": first, "second": second}
-    kept = [getattr(side, "sample", None) for side in named.values()]
-    complete = all(sample is not None and sample.is_complete for sample in kept)
+    row_samples = [getattr(side, "sample", None) for side in named.values()]
+    complete = all(sample is not None and sample.is_complete for sample in row_samples)
     for name, side in named.items():
         _require_rows(name, side, _MIN_PERMUTED if complete else MIN_ROWS)
     first.feature_map.require_same(second.feature_map)
@@ -100,12 +100,16 @@ def observe(first: Sketch, second: Sketch, *, pooled: bool = True) -> ObservedDi
     m, counts = feature_map.n_frequencies, (first.effective_count, second.effective_count)
     size = max_rows(m)
     samples = [resized(side.sample, size) for side in (first, second) if side.sample is not None]
-    rows = np.concatenate([np.asarray(one.rows, dtype=np.float64) for one in samples])
+    rows = np.concatenate(
+        [np.asarray(side_sample.rows, dtype=np.float64) for side_sample in samples]
+    )
     fractions = np.array(counts) / sum(counts)
-    masses = _shared(fractions, [one.weights for one in samples])
-    noise_masses, is_weighted = masses, any(one.is_weighted for one in samples)
+    masses = _shared(fractions, [side_sample.weights for side_sample in samples])
+    noise_masses, is_weighted = masses, any(side_sample.is_weighted for side_sample in samples)
     if is_weighted:  # the variance of each side is over its own count, not that of both together
-        noise_masses = _shared(fractions[::-1], [one.noise_weights for one in samples])
+        noise_masses = _shared(
+            fractions[::-1], [side_sample.noise_weights for side_sample in samples]
+        )
     unit = feature_scales(feature_map)
     factor = sum(counts) / (counts[0] * counts[1])
     features, cut = features_of(feature_map, rows), len(samples[0])
@@ -115,8 +119,8 @@ def observe(first: Sketch, second: Sketch, *, pooled: bool = True) -> ObservedDi
         factor = 1.0
         noise = np.concatenate(
             [
-                centred(side, one.weights, one.noise_weights) / math.sqrt(n)
-                for side, one, n in zip(
+                centred(side, side_sample.weights, side_sample.noise_weights) / math.sqrt(n)
+                for side, side_sample, n in zip(
                     (features[:cut], features[cut:]), samples, counts, strict=True
                 )
             ]
@@ -158,7 +162,9 @@ def _require_rows(name: str, sketch: Sketch, min_rows: int) -> None:
 
 def _shared(fractions: Array, masses: list[Array]) -> Array:
     """Masses of the rows of both sides, which have these shares."""
-    return np.concatenate([fraction * one for fraction, one in zip(fractions, masses, strict=True)])
+    return np.concatenate(
+        [fraction * part for fraction, part in zip(fractions, masses, strict=True)]
+    )
 
 
 def max_rows(n_frequencies: int) -> int:
@@ -204,16 +210,16 @@ def effect_of_rows(difference: Array, noise: Array, factor: float, added: Array)
 
     Further independent noise has the variances ``added``.
     """
-    own = np.einsum("ij,ij->i", noise, noise)
+    squared_norms = np.einsum("ij,ij->i", noise, noise)
     wide = noise.shape[1] > noise.shape[0]
     gram = noise @ noise.T if wide else noise.T @ noise
     # sums over pairs of different rows are unbiased: the terms of a row with itself are subtracted
     paired = np.sum(gram**2, axis=0) if wide else np.einsum("ij,ij->i", noise @ gram, noise)
-    square = factor**2 * max(float(np.sum(paired) - np.sum(own**2)), 0.0)
+    square = factor**2 * max(float(np.sum(paired) - np.sum(squared_norms**2)), 0.0)
     cube = (
         float(np.sum((gram @ gram) * gram))
-        - 3.0 * float(own @ paired)
-        + 2.0 * float(np.sum(own**3))
+        - 3.0 * float(squared_norms @ paired)
+        + 2.0 * float(np.sum(squared_norms**3))
     )
     variances = factor * np.einsum("ij,ij->j", noise, noise)
     square += float(added @ (2.0 * variances + added))
@@ -221,7 +227,7 @@ def effect_of_rows(difference: Array, noise: Array, factor: float, added: Array)
     length = float(difference @ difference)
     along = factor * float(np.sum((noise @ difference) ** 2)) + float(added @ difference**2)
     return Effect(
-        squared=length - factor * float(np.sum(own)) - float(np.sum(added)),
+        squared=length - factor * float(np.sum(squared_norms)) - float(np.sum(added)),
         noise_variance=2.0 * square,
         noise_third_moment=8.0 * max(third, 0.0),
         direction_variance=along / length if length > 0 else 0.0,

@@ -114,9 +114,9 @@ class ChangePoints:
                 f"(p = {self.p_value:.2g})."
             )
         last = self.points[-1]
-        found = f"{len(self.points)} changes were" if len(self.points) > 1 else "1 change was"
+        changes = f"{len(self.points)} changes were" if len(self.points) > 1 else "1 change was"
         return (
-            f"{found} found, the last one with {self.dim} {last.dated_label} "
+            f"{changes} found, the last one with {self.dim} {last.dated_label} "
             f"(p = {last.p_value:.2g})."
         )
 
@@ -128,18 +128,18 @@ class ChangePoints:
     def from_dict(cls, values: Mapping[str, Any]) -> ChangePoints:
         """Restore change points from the result of :meth:`as_dict`, also after storage as JSON."""
         points = tuple(
-            ChangePoint(**(dict(one) | {"interval": tuple(one["interval"])}))
-            for one in values["points"]
+            ChangePoint(**(dict(point) | {"interval": tuple(point["interval"])}))
+            for point in values["points"]
         )
         return cls(**{field.name: values[field.name] for field in fields(cls)} | {"points": points})
 
     def _rows(self) -> list[tuple[str, ...]]:
         return [
             (
-                *(one.dated_label, str(one.position), f"{one.p_value:.2g}"),
-                *(f"{one.discrepancy:.3g}", "{:.2g} to {:.2g}".format(*one.interval)),
+                *(point.dated_label, str(point.position), f"{point.p_value:.2g}"),
+                *(f"{point.discrepancy:.3g}", "{:.2g} to {:.2g}".format(*point.interval)),
             )
-            for one in self.points
+            for point in self.points
         ]
 
     def _fields(self) -> dict[str, str]:
@@ -260,9 +260,11 @@ def change_points(
         vectors = _directions(sequence)
         null = _permute(sequence, vectors, splits, n_draws, seed, block)
         observed = null.observed(sequence, vectors, splits)
-        found = _narrowest(splits, observed, null.largest, level, shortest)
-        found = _refine(found, can_change, shortest, partial(null.observed, sequence, vectors))
-        points = _change_points(sequence, found, labels.tolist(), level)
+        detected = _narrowest(splits, observed, null.largest, level, shortest)
+        detected = _refine(
+            detected, can_change, shortest, partial(null.observed, sequence, vectors)
+        )
+        points = _change_points(sequence, detected, labels.tolist(), level)
     p_value = float(fraction_at_least(observed.max()[None], null.largest)[0])
     return ChangePoints(
         points=points,
@@ -284,28 +286,29 @@ def _sequence(
             f"units of type {type(group).__name__}: give a group of sketches in the order of time; "
             "call .compute() on a lazy one."
         )
-    kept = group.total_weight > 0
-    if kept.sum() < 2:
+    nonempty = group.total_weight > 0
+    if nonempty.sum() < 2:
         raise InputError(
-            f"units has {int(kept.sum())} sketches of samples: give one for each of several nights."
+            f"units has {int(nonempty.sum())} sketches of samples: give one for each of "
+            "several nights."
         )
-    initial = np.arange(len(group)) <= int(np.argmax(kept))
+    initial = np.arange(len(group)) <= int(np.argmax(nonempty))
     units = units_of(group.select(initial), group.select(~initial), strata)
     if times is None:
-        return units, np.asarray(group.labels)[kept], np.ones(len(units), dtype=bool)
+        return units, np.asarray(group.labels)[nonempty], np.ones(len(units), dtype=bool)
     values = np.asarray(values_by_label(times, group.labels, "times"))
     if (
-        values.shape != kept.shape
+        values.shape != nonempty.shape
         or values.dtype.kind not in "iuf"
         or not np.isfinite(values).all()
     ):
         raise InputError(
             f"times of shape {values.shape} and dtype {values.dtype}: give a finite number for "
-            f"each of the {len(kept):,} units.",
+            f"each of the {len(nonempty):,} units.",
             parameter="times",
         )
-    order = np.argsort(values[kept], kind="stable")
-    labels = values[kept][order]
+    order = np.argsort(values[nonempty], kind="stable")
+    labels = values[nonempty][order]
     can_change = np.concatenate([[False], labels[1:] != labels[:-1]])
     return units.select(order), labels, can_change
 
@@ -371,8 +374,8 @@ def _directions(units: Units) -> list[Array]:
     """Vectors of the units in their main directions, plain and whitened."""
     centred = units.centred(units.vectors)
     left, values, _ = np.linalg.svd(np.sqrt(units.sizes)[:, None] * centred, full_matrices=False)
-    kept = values**2 > _TINY * max(float(values[0]) ** 2, _TINY)
-    left, values = left[:, kept][:, :_DIRECTIONS], values[kept][:_DIRECTIONS]
+    varying = values**2 > _TINY * max(float(values[0]) ** 2, _TINY)
+    left, values = left[:, varying][:, :_DIRECTIONS], values[varying][:_DIRECTIONS]
     if not len(values):
         return [np.zeros((len(units), 1))]
     left /= np.sqrt(units.sizes)[:, None]
@@ -398,8 +401,9 @@ class _Null:
     def observed(self, units: Units, vectors: list[Array], splits: NDArray[np.intp]) -> Array:
         """Largest standardised statistic of each split in the observed order, shape (n_splits,)."""
         scaled = [
-            (_statistics(one, units.sizes, _noise(units, one), splits) - mean) / deviation
-            for one, mean, deviation in zip(vectors, self.mean, self.deviation, strict=True)
+            (_statistics(coordinates, units.sizes, _noise(units, coordinates), splits) - mean)
+            / deviation
+            for coordinates, mean, deviation in zip(vectors, self.mean, self.deviation, strict=True)
         ]
         return np.asarray(np.max(scaled, axis=0))
 
@@ -417,15 +421,15 @@ def _permute(
     members = [np.flatnonzero(units.strata == code) for code in range(units.strata.max() + 1)]
     largest = np.empty((n_draws + 1, len(vectors)))
     order = np.arange(len(units))
-    noise = [_noise(units, one) for one in vectors]
+    noise = [_noise(units, coordinates) for coordinates in vectors]
     for draw in range(n_draws + 1):
         if block > 1 and draw:
             order = _blocks(rng, len(units), block)
         for rows in members if draw and block == 1 else []:
             order[rows] = rng.permutation(rows)
-        for k, one in enumerate(vectors):
-            own = units.sizes[order], noise[k][order]
-            largest[draw, k] = _statistics(one[order], *own, splits).max()
+        for k, coordinates in enumerate(vectors):
+            sizes_and_noise = units.sizes[order], noise[k][order]
+            largest[draw, k] = _statistics(coordinates[order], *sizes_and_noise, splits).max()
     mean, deviation = largest.mean(axis=0), largest.std(axis=0)
     deviation[deviation == 0.0] = np.inf
     return _Null(mean, deviation, np.max((largest - mean) / deviation, axis=1))
@@ -452,8 +456,8 @@ def _statistics(vectors: Array, sizes: Array, noise: Array, splits: NDArray[np.i
     """
     start, middle, end = splits.T
     size, sums, squares = (
-        np.concatenate([np.zeros((1, one.shape[1])), np.cumsum(one, axis=0)])
-        for one in (sizes[:, None], sizes[:, None] * vectors, (sizes**2 * noise)[:, None])
+        np.concatenate([np.zeros((1, array.shape[1])), np.cumsum(array, axis=0)])
+        for array in (sizes[:, None], sizes[:, None] * vectors, (sizes**2 * noise)[:, None])
     )
     before, after = (size[middle] - size[start])[:, 0], (size[end] - size[middle])[:, 0]
     # sides with so little weight that rounding hides them are no evidence
@@ -478,8 +482,8 @@ def _narrowest(
     lengths = splits[significant, 2] - splits[significant, 0]
     for k in significant[np.lexsort((-observed[significant], lengths))]:
         start, middle, end = splits[k].tolist()
-        apart = all(abs(middle - other) >= shortest for other in changes)
-        if apart and not any(start < other < end for other in changes):
+        apart = all(abs(middle - position) >= shortest for position in changes)
+        if apart and not any(start < position < end for position in changes):
             changes[middle] = float(p[k])
     return dict(sorted(changes.items()))
 

@@ -213,7 +213,7 @@ def _permute(
     _warn_of_weights(units, dim)
     units = units.with_weights_of_one_scale()
     contrasted = _Contrasts.of(permutations, units, serial=serial)
-    statistics = np.concatenate([contrasted.statistics(*one) for one in weighted_bases(units)])
+    statistics = np.concatenate([contrasted.statistics(*basis) for basis in weighted_bases(units)])
     name = None
     if chosen is not None:
         statistics, name = statistics[[chosen]], statistic_names(units)[chosen]
@@ -363,9 +363,11 @@ def _require_enough(
     if permutations.smallest > level:
         a, b = units.counts
         few = min(a, b) >= MIN_UNITS and not serial and not units.strata.any()
-        other = ", or choose method='cross', whose p-values have no lower limit" if few else ""
+        alternative = (
+            ", or choose method='cross', whose p-values have no lower limit" if few else ""
+        )
         remedy = (
-            f"Give more units, a larger level, or fewer strata{other}."
+            f"Give more units, a larger level, or fewer strata{alternative}."
             if permutations.is_complete
             else f"Take n_permutations={int(np.ceil(1.0 / level))} or more."
         )
@@ -407,8 +409,8 @@ def _feature_differences(units: Units, contrasted: _Contrasts) -> tuple[FeatureD
         single = np.flatnonzero(alone & (frequencies[feature] != 0))
         if len(single) >= _MIN_SINGLE:
             columns = np.concatenate([single, m + single])
-            own = units.centred(units.vectors[:, columns])
-            statistics.append(contrasted.statistics(*whitened_basis(own)))
+            coordinates = units.centred(units.vectors[:, columns])
+            statistics.append(contrasted.statistics(*whitened_basis(coordinates)))
         smallest = p_values(np.concatenate(statistics)).min(axis=0)
         p[feature] = p_values(-smallest[None])[0]
     adjusted = adjusted_p_values(p)
@@ -439,7 +441,7 @@ def _standardised(moments: Array, contrasted: _Contrasts) -> Array:
     varies = deviations > 0
     if not varies.any():
         return np.zeros(len(contrasted))
-    own = moments[:, varies] / deviations[varies]
-    covariances = contrasted.covariances(own, np.ones((own.shape[1], 1)))[:, 0]
-    squares = ((contrasted.signs @ own) ** 2).sum(axis=1)
-    return contrasted.relative(squares, (own**2).sum(axis=1), covariances)
+    scaled = moments[:, varies] / deviations[varies]
+    covariances = contrasted.covariances(scaled, np.ones((scaled.shape[1], 1)))[:, 0]
+    squares = ((contrasted.signs @ scaled) ** 2).sum(axis=1)
+    return contrasted.relative(squares, (scaled**2).sum(axis=1), covariances)

@@ -205,8 +205,8 @@ def units_of_one(group: SketchGroup, strata: Any = None) -> Units:
     return _stacked({"units": group}, strata_codes(strata, group.labels))
 
 
-def _require_groups(given: Mapping[str, Any]) -> None:
-    for name, side in given.items():
+def _require_groups(sides: Mapping[str, Any]) -> None:
+    for name, side in sides.items():
         if not isinstance(side, SketchGroup):
             raise InputError(
                 f"{name} of type {type(side).__name__}: give a group of sketches, one for each "
@@ -215,20 +215,20 @@ def _require_groups(given: Mapping[str, Any]) -> None:
             )
 
 
-def _stacked(given: Mapping[str, SketchGroup], codes: NDArray[np.intp]) -> Units:
+def _stacked(groups: Mapping[str, SketchGroup], codes: NDArray[np.intp]) -> Units:
     """Stack the sketches of the sides, which are given by their names, the first side first."""
-    kept = np.concatenate([side.total_weight for side in given.values()]) > 0
-    names = list(given)
-    sides = [side.select(side.total_weight > 0) for side in given.values()]
+    nonempty = np.concatenate([side.total_weight for side in groups.values()]) > 0
+    names = list(groups)
+    sides = [side.select(side.total_weight > 0) for side in groups.values()]
     for name, side in zip(names, sides, strict=True):
         if not len(side):
             raise InputError(f"{name} has no samples: there is nothing to compare.")
     feature_map = sides[0].feature_map
     m = feature_map.n_frequencies
-    n_bytes = 5 * 8 * 2 * m * int(kept.sum())
+    n_bytes = 5 * 8 * 2 * m * int(nonempty.sum())
     if n_bytes > psutil.virtual_memory().available:
         raise InputError(
-            f"{' and '.join(names)} have {int(kept.sum()):,} units of {m:,} frequencies, which "
+            f"{' and '.join(names)} have {int(nonempty.sum()):,} units of {m:,} frequencies, which "
             f"take {n_bytes / 1e9:.3g} GB of memory to compare. Merge units with merge_by()."
         )
     for name, side in zip(names, sides, strict=True):
@@ -247,7 +247,7 @@ def _stacked(given: Mapping[str, SketchGroup], codes: NDArray[np.intp]) -> Units
         masses=masses,
         sizes=masses / weights * np.where(counts > 0.0, counts, weights),
         first=np.repeat(np.arange(len(sides)) == 0, [len(side) for side in sides]),
-        strata=np.unique(codes[kept], return_inverse=True)[1],
+        strata=np.unique(codes[nonempty], return_inverse=True)[1],
     )
 
 

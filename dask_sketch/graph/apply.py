@@ -127,8 +127,8 @@ def _add_counts(parts: list[tuple[int, int, int]]) -> tuple[int, int, int]:
     return rows, incomplete, empty
 
 
-def _counts(found: tuple[int, int, int] | None) -> tuple[int, int, int]:
-    return found or (0, 0, 0)
+def _counts(counts: tuple[int, int, int] | None) -> tuple[int, int, int]:
+    return counts or (0, 0, 0)
 
 
 def _lazy_result(model: Any, method: str, samples: Samples) -> Any:
@@ -254,14 +254,14 @@ def _add(parts: list[tuple[float, float]]) -> tuple[float, float]:
     return sum(total for total, _ in parts), sum(weight for _, weight in parts)
 
 
-def _ratio(found: tuple[float, float] | None) -> Any:
-    total, weight = (0.0, 0.0) if found is None else found
+def _ratio(sums: tuple[float, float] | None) -> Any:
+    total, weight = (0.0, 0.0) if sums is None else sums
     if not weight > 0:
         raise InputError("x has no samples of positive weight to score: give at least one.")
     return np.asarray(total / weight)
 
 
-def _criterion(found: tuple[float, float] | None, method: str, n_parameters: int) -> Any:
-    n_samples = 0.0 if found is None else found[1]
-    total = n_samples * float(_ratio(found))
+def _criterion(sums: tuple[float, float] | None, method: str, n_parameters: int) -> Any:
+    n_samples = 0.0 if sums is None else sums[1]
+    total = n_samples * float(_ratio(sums))
     return np.asarray(information_criterion(method, total, n_samples, n_parameters))

@@ -293,8 +293,8 @@ def _chunk_of_bag(
     named = _named(blocks, name, number if with_numbers else None)
     if combine is None:
         return (apply_to_block(chunk, *block) for block in named)
-    found = reduce_blocks(named, chunk, combine)
-    return [] if found is None else [found]
+    combined = reduce_blocks(named, chunk, combine)
+    return [] if combined is None else [combined]
 
 
 def _named(

@@ -417,8 +417,8 @@ def _wait(
 def _states_of(number: str) -> Callable[..., dict[str, int]]:
     # a nested function is pickled by value, so that the scheduler does not need this package
     def count_states(dask_scheduler: Any) -> dict[str, int]:
-        found = dask_scheduler.extensions["spans"].spans.get(number)
-        return {} if found is None else {str(state): n for state, n in found.states.items()}
+        span = dask_scheduler.extensions["spans"].spans.get(number)
+        return {} if span is None else {str(state): n for state, n in span.states.items()}
 
     return count_states
 

@@ -195,8 +195,8 @@ def partition_moments(grid: MomentGrid, nan_policy: str) -> Reduction:
     )
 
 
-def _or_empty(found: SecondMoments | None, grid: MomentGrid) -> SecondMoments:
-    return SecondMoments.empty(grid) if found is None else found
+def _or_empty(moments: SecondMoments | None, grid: MomentGrid) -> SecondMoments:
+    return SecondMoments.empty(grid) if moments is None else moments
 
 
 def _require_partition_fits(

@@ -219,9 +219,9 @@ def _read(
     where = {} if samples.lazy else {"scheduler": "threads"}
     results = compute_together(lazy, client, progress, "design", **where)
     read = {number: f for number, f in zip(asked, results, strict=True) if f is not None}
-    columns = [found.columns for found in read.values()]
+    columns = [picked.columns for picked in read.values()]
     reduce(partial(same_columns, label="a table or record"), columns, None)
-    return {number: found.part for number, found in read.items()}
+    return {number: picked.part for number, picked in read.items()}
 
 
 def _pilot_of(pick: ChunkFunction) -> Reduction:

@@ -198,8 +198,8 @@ class Plan:
 
     def as_dict(self) -> dict[str, Any]:
         """All fields, for JSON, and the estimate if there is a calibration."""
-        made = None if self.calibration is None else asdict(self.estimate())
-        return asdict(self) | {"estimate": made}
+        estimate = None if self.calibration is None else asdict(self.estimate())
+        return asdict(self) | {"estimate": estimate}
 
     def _fields(self) -> dict[str, str]:
         samples = "unknown before the pass" if self.n_samples is None else f"{self.n_samples:,}"
@@ -316,17 +316,17 @@ def plan(
             sample, feature_map.n_features, grouped=samples.groups is not None,
             wanted=wanted_rows(feature_map),
         )  # fmt: skip
-    made = make_plan(
+    estimated = make_plan(
         samples, feature_map, fan_in, client=client, available=available, sample=size,
         nan_policy=nan_policy,
     )  # fmt: skip
-    made.require_fit()
+    estimated.require_fit()
     if calibrate and not isinstance(feature_map, MomentGrid):
         with cluster_errors(client):
-            rates = measure(samples, feature_map, made.n_threads, fan_in, client)
+            rates = measure(samples, feature_map, estimated.n_threads, fan_in, client)
         log_calibration(client, feature_map, rates.pairs_per_second)
-        made = replace(made, calibration=rates)
-    return made
+        estimated = replace(estimated, calibration=rates)
+    return estimated
 
 
 def open_input(
@@ -397,10 +397,10 @@ def require_fit(
     PlanError
         With the bytes needed, the bytes available, and the remedy.
     """
-    made = make_plan(
+    estimated = make_plan(
         samples, feature_map, split_every, client=client, sample=sample, nan_policy=nan_policy
     )
-    made.require_fit()
+    estimated.require_fit()
 
 
 def chunk_memory(samples: Samples, split_every: int, part_bytes: int) -> int | None:

@@ -370,8 +370,8 @@ def _sketch_chunk(
     return part
 
 
-def _finish_sketch(found: Sketch | None, feature_map: FeatureMap, label: str | None) -> Sketch:
-    result = Sketch.empty(feature_map) if found is None else replace(found, feature_map=feature_map)
+def _finish_sketch(total: Sketch | None, feature_map: FeatureMap, label: str | None) -> Sketch:
+    result = Sketch.empty(feature_map) if total is None else replace(total, feature_map=feature_map)
     if label is not None:
         _require_samples(result.count, result.omitted, label, feature_map)
     return result

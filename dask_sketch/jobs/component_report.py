@@ -119,8 +119,8 @@ def _good(outcome: Outcome, components: PrincipalComponents) -> Answer:
     return Answer("Is it good?", text, _needs_columns(components))
 
 
-def _needs_columns(found: PrincipalComponents) -> bool:
-    return not found.excess_risk <= _MAX_EXCESS
+def _needs_columns(components: PrincipalComponents) -> bool:
+    return not components.excess_risk <= _MAX_EXCESS
 
 
 def _changed(results: Results, outcome: Outcome, name: str) -> Answer:
@@ -135,9 +135,9 @@ def _changed(results: Results, outcome: Outcome, name: str) -> Answer:
     return Answer("What has changed since last time?", text)
 
 
-def _actions(outcome: Outcome, found: PrincipalComponents) -> Answer:
+def _actions(outcome: Outcome, components: PrincipalComponents) -> Answer:
     steps = run_steps(outcome)
-    if _needs_columns(found):
+    if _needs_columns(components):
         steps.append("Start a new ledger with more feature_map.n_columns.")
     return Answer("What is to be done?", steps or ["Nothing."], bool(steps))
 

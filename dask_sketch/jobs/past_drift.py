@@ -62,9 +62,9 @@ class DriftHistory:
         changes: tuple[int, ...] = ()
         for record in reversed(records):
             stored = record.results.get("since")
-            found = None if stored is None else LastChange.from_dict(stored).changes
-            if found is not None:
-                changes = _first_runs(found)
+            points = None if stored is None else LastChange.from_dict(stored).changes
+            if points is not None:
+                changes = _first_runs(points)
                 break
         return cls(
             tuple(one.number for one in tested),
@@ -306,8 +306,8 @@ class LastChange:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> LastChange:
         """Restore from the result of :meth:`as_dict`, also after it was stored as JSON."""
-        found = values["changes"]
-        return cls(None if found is None else ChangePoints.from_dict(found), values["reason"])
+        changes = values["changes"]
+        return cls(None if changes is None else ChangePoints.from_dict(changes), values["reason"])
 
 
 def find_last_change(

@@ -73,8 +73,8 @@ class ModelHistory:
     def _by_track(self, values: list[Array]) -> Array:
         n_tracks = 1 + max(max(tracks) for tracks in self.tracks)
         out = np.full((len(values), n_tracks, *values[0].shape[1:]), np.nan)
-        for row, tracks, found in zip(out, self.tracks, values, strict=True):
-            row[list(tracks)] = found
+        for row, tracks, value in zip(out, self.tracks, values, strict=True):
+            row[list(tracks)] = value
         return out
 
     @property
@@ -220,11 +220,11 @@ def _tracks(
 ) -> tuple[int, ...]:
     """Tracks of the components of a model: the tracks of their matches, or new ones."""
     fresh = 1 + max(max(tracks) for tracks in earlier)
-    found = []
+    matched = []
     for one in component_changes(before, model, sketch)[: model.n_components]:
-        found.append(earlier[-1][one.earlier] if one.earlier >= 0 else fresh)
+        matched.append(earlier[-1][one.earlier] if one.earlier >= 0 else fresh)
         fresh += one.earlier < 0
-    return tuple(found)
+    return tuple(matched)
 
 
 def _means(model: Model) -> Array:

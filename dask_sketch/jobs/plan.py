@@ -263,12 +263,12 @@ def _thread_memory(
     """Bytes that a thread needs for a source, and that it has; raises PlanError for too few."""
     # second moments of partitions are not added on the workers
     fan_in = 2 if isinstance(conventions, MomentGrid) else config.get("split-every")
-    made = make_plan(
+    estimated = make_plan(
         source.samples, conventions, fan_in, client=active_client(),
         available=_memory(job), nan_policy=source.table.nan_policy,
     )  # fmt: skip
-    made.require_fit()
-    return made.memory_per_thread, made.memory_available
+    estimated.require_fit()
+    return estimated.memory_per_thread, estimated.memory_available
 
 
 def map_for_plan(job: Job, sources: Sequence[OpenSource]) -> Conventions:

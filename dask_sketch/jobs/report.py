@@ -120,8 +120,8 @@ def _answers(results: Results, outcome: Outcome, fit: FitDiagnostics, name: str)
     ]
 
 
-def _good(outcome: Outcome, found: FitDiagnostics) -> Answer:
-    n = len(found.findings)
+def _good(outcome: Outcome, diagnostics: FitDiagnostics) -> Answer:
+    n = len(diagnostics.findings)
     scores = [
         f"{name}: {model_text(model).rpartition(', ')[2]}."
         for name, model in outcome.models.items()
@@ -145,7 +145,7 @@ def _changed(results: Results, outcome: Outcome, name: str) -> Answer:
     counts = partitions_sentence(outcome)
     if outcome.alarm:
         # reports of runs of the first versions have no test
-        tested = [found.sentence for found in (outcome.drift, outcome.since) if found is not None]
+        tested = [test.sentence for test in (outcome.drift, outcome.since) if test is not None]
         text = ["Alarm: the data has changed.", *tested, counts]
     elif outcome.drift is not None:
         text = ["No alarm.", outcome.drift.sentence, counts]

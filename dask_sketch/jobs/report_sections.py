@@ -339,6 +339,6 @@ def _distances(results: Results) -> list[Section]:
 def _compared(drifts: Mapping[str, Drift]) -> list[tuple[str, ...]]:
     """Rows of a table of distances."""
     return [
-        (name, f"{found.discrepancy:.3g}", f"{np.sqrt(found.noise_level):.3g}")
-        for name, found in list(drifts.items())[:MAX_ROWS]
+        (name, f"{drift.discrepancy:.3g}", f"{np.sqrt(drift.noise_level):.3g}")
+        for name, drift in list(drifts.items())[:MAX_ROWS]
     ]

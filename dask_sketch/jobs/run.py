@@ -355,8 +355,8 @@ class _Run:
             untested="" if results.drift is not None else results.untested,
             drifts=results.drifts,
             between={
-                f"{a} against {b}": found
-                for (a, b), found in sorted(
+                f"{a} against {b}": drift
+                for (a, b), drift in sorted(
                     results.between.items(), key=lambda item: -item[1].deviations
                 )
             },

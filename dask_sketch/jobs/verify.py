@@ -131,7 +131,7 @@ def verify_job(
         }
 
         def resketch(keys: list[str]) -> Mapping[str, Sums]:
-            made: dict[str, Sums] = {}
+            sketches: dict[str, Sums] = {}
             unreadable.extend(lost.intersection(keys))
             for source in sources:
                 wanted = [key for key in keys if unchanged.get(key) is source]
@@ -142,8 +142,8 @@ def verify_job(
                         if isinstance(result, ChunkError):
                             unreadable.append(part.key)
                         else:
-                            made[part.key] = result
-            return made
+                            sketches[part.key] = result
+            return sketches
 
         verification = ledger.verify(fraction, seed, resketch)
     return JobVerification(

@@ -76,11 +76,11 @@ class MissingWeights(FrozenDataclass):
         parts
             Counters of one feature map.
         """
-        found = [part for part in parts if part is not None]
-        if not found:
+        counters = [part for part in parts if part is not None]
+        if not counters:
             return None
-        sums = {name: FixedPoint.sum([getattr(part, name) for part in found]) for name in ARRAYS}
-        return cls(**sums, weight_quanta=sum(part.weight_quanta for part in found))
+        sums = {name: FixedPoint.sum([getattr(part, name) for part in counters]) for name in ARRAYS}
+        return cls(**sums, weight_quanta=sum(part.weight_quanta for part in counters))
 
     @classmethod
     def difference(
@@ -219,17 +219,17 @@ class StackedMissing(FrozenDataclass):
         n_groups
             Number of rows of the result.
         """
-        found = [
+        counters = [
             (part, position)
             for part, position in zip(parts, positions, strict=True)
             if part is not None
         ]
-        if not found:
+        if not counters:
             return None
-        places = [position for _, position in found]
+        places = [position for _, position in counters]
         sums = {
             name: StackedFixedPoint.sum(
-                [getattr(part, name) for part, _ in found],
+                [getattr(part, name) for part, _ in counters],
                 places,
                 n_groups,
                 max_bits=None if name == "weight_quanta" else 118,
@@ -599,8 +599,8 @@ def _tree(both: Array, observed: Array) -> tuple[NDArray[np.intp], NDArray[np.in
     distance = 1.0 + information.max() - information  # edges of weight zero would be none
     np.fill_diagonal(distance, 0.0)
     edges = minimum_spanning_tree(distance)
-    found, before = depth_first_order(edges, 0, directed=False)
-    order = found[::-1].astype(np.intp)
+    depth_first, before = depth_first_order(edges, 0, directed=False)
+    order = depth_first[::-1].astype(np.intp)
     parents = np.where(before < 0, -1, before).astype(np.intp)
     given = np.repeat(observed[:, None], 2, axis=1)
     for feature, parent in enumerate(parents):

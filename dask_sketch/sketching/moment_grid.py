@@ -277,6 +277,6 @@ def default_n_columns(n_features: int, n_components: int) -> int:
 def _test_matrix(n_features: int, n_columns: int, seed: int) -> Array:
     # bits of the generator itself are the same in all versions of NumPy: 64 coins each
     bits = np.random.Philox(key=seed).random_raw(n_features * n_columns)
-    found = np.bitwise_count(bits).astype(np.float64) - 32.0
-    found.flags.writeable = False
-    return found.reshape(n_features, n_columns)
+    entries = np.bitwise_count(bits).astype(np.float64) - 32.0
+    entries.flags.writeable = False
+    return entries.reshape(n_features, n_columns)

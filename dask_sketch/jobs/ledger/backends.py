@@ -223,7 +223,7 @@ class _Local:
         path = self._path(folder)
         with _errors("listed", str(path), OSError):
             return sorted(
-                found.relative_to(path).as_posix() for found in path.rglob("*") if found.is_file()
+                file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()
             )
 
     def remove(self, name: str) -> None:
@@ -372,8 +372,8 @@ class _Remote:
     def _found(self, path: str, limit: int) -> bytes | None:
         """The first bytes of an object, if it can be read."""
         self.fs.invalidate_cache(path)
-        (found,) = self.fs.cat_ranges([path], [0], [limit])
-        return None if isinstance(found, Exception) else bytes(found)
+        (content,) = self.fs.cat_ranges([path], [0], [limit])
+        return None if isinstance(content, Exception) else bytes(content)
 
     def replace(self, name: str, content: bytes) -> None:
         self.write({name: content})

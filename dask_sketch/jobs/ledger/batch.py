@@ -216,9 +216,9 @@ def read_rows(
         d = feature_map.n_features
         wanted |= partition_rows.shapes(attributes, batch.n_members, d, sampling.size, label)
     stored = {name: one for name, one in wanted.items() if 0 not in one[0]}
-    found = read_arrays(backend, batch.reference, attributes, stored)
+    arrays = read_arrays(backend, batch.reference, attributes, stored)
     empty = {name: np.empty(*one) for name, one in wanted.items() if name not in stored}
-    return found | empty
+    return arrays | empty
 
 
 def read_sketches(

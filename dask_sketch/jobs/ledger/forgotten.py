@@ -27,8 +27,8 @@ def file_of(key: str) -> str:
 
 def _range_of(key: str) -> tuple[str, int, float]:
     """File of a key, its first row or row group, and the row or row group after the last."""
-    found = _RANGE.fullmatch(key)
-    return (found[1], int(found[2]), int(found[3])) if found else (key, 0, float("inf"))
+    match = _RANGE.fullmatch(key)
+    return (match[1], int(match[2]), int(match[3])) if match else (key, 0, float("inf"))
 
 
 class RowRanges:

@@ -205,8 +205,8 @@ def read_failure(backend: Backend) -> Failure | None:
     except FileNotFoundError:
         return None
     label = f"{backend.label}/{_FAILURE_FOLDER}"
-    found = checked_content(content, _FAILURE_SCHEMA, (1,), label)
-    values: dict[str, Any] = {field.name: found.get(field.name) for field in fields(Failure)}
+    record = checked_content(content, _FAILURE_SCHEMA, (1,), label)
+    values: dict[str, Any] = {field.name: record.get(field.name) for field in fields(Failure)}
     for name, value in values.items():
         if type(value) is not (int if name == "run" else str):
             raise LedgerError(f"{label} is not the record of a failure: {name} = {value!r:.60}.")

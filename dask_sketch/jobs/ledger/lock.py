@@ -154,8 +154,8 @@ def read_holder(backend: Backend) -> Holder | None:
         content = backend.read(NAME, _LIMIT)
     except FileNotFoundError:
         return None
-    found = group_attributes(content, f"{backend.label}/{FOLDER}")
-    values = {field.name: found.get(field.name, field.default) for field in fields(Holder)}
+    attributes = group_attributes(content, f"{backend.label}/{FOLDER}")
+    values = {field.name: attributes.get(field.name, field.default) for field in fields(Holder)}
     for field in fields(Holder):
         value = values[field.name]
         if not _IS_VALID[str(field.type)](value):

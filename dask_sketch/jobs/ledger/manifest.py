@@ -104,9 +104,9 @@ class Manifest:
 
     def names(self) -> set[str]:
         """Folders of all objects of this state, except models."""
-        found = {batch.reference.name for batch in self.batches}
-        found |= {ref.name for ref in self.runs} | {ref.name for _, ref in self.states}
-        return found | {ref.name for ref in (self.total, self.pilot) if ref is not None}
+        folders = {batch.reference.name for batch in self.batches}
+        folders |= {ref.name for ref in self.runs} | {ref.name for _, ref in self.states}
+        return folders | {ref.name for ref in (self.total, self.pilot) if ref is not None}
 
     def to_json(self) -> dict[str, Any]:
         """Stored form."""
@@ -285,8 +285,8 @@ def require_vacant(backend: Backend) -> None:
         If the folder cannot be listed.
     """
     # an interrupted call leaves only a feature map or a grid, or temporary files
-    found = {name for name in backend.names("") if not name.startswith(".")}
-    other = sorted(found - {FEATURE_MAP_FOLDER, GRID_FOLDER})
+    names = {name for name in backend.names("") if not name.startswith(".")}
+    other = sorted(names - {FEATURE_MAP_FOLDER, GRID_FOLDER})
     if other:
         raise FileExistsError(first_few(map(repr, other)))
 

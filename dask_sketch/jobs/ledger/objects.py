@@ -320,7 +320,7 @@ def decode_array(
         If the metadata differs, or the objects are damaged.
     """
     try:
-        store = guarded({name: cpu.Buffer.from_bytes(found) for name, found in objects.items()})
+        store = guarded({name: cpu.Buffer.from_bytes(content) for name, content in objects.items()})
         array = zarr.open_array(store, mode="r", zarr_format=3)
         if (array.shape, array.chunks, array.dtype) != (shape, shape, np.dtype(kind)):
             raise LedgerError(f"{label} is not an array of shape {shape} and type {kind}.")

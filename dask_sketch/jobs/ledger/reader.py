@@ -295,8 +295,8 @@ class LedgerReader:
     @property
     def failure(self) -> Failure | None:
         """Failure of a run after the last complete one; ``None`` if there was none."""
-        found = read_failure(self.backend)
-        return found if found is not None and found.run == self.next_run else None
+        last = read_failure(self.backend)
+        return last if last is not None and last.run == self.next_run else None
 
     @property
     def entries(self) -> Mapping[str, Entry]:
@@ -516,9 +516,9 @@ class LedgerReader:
         """
         require_integer("run", run, -1, LedgerError)
         for record in reversed(self.history()):
-            found = next(iter(record.models), "") if name is None else name
-            if run in (-1, record.number) and found in record.models:
-                return history.read_model(self.backend, record.models[found])
+            chosen = next(iter(record.models), "") if name is None else name
+            if run in (-1, record.number) and chosen in record.models:
+                return history.read_model(self.backend, record.models[chosen])
         return None
 
     def drift(
@@ -720,8 +720,8 @@ class LedgerReader:
         index, sampling = self._index, self.sampling if sample else None
         for name, rows in index.rows(keys).items():
             batch = index.batches[name]
-            found = read_sketches(self.backend, batch, rows, self.feature_map, sampling)
-            yield [(index.key(name, row), sketch) for row, sketch in zip(rows, found, strict=True)]
+            sketches = read_sketches(self.backend, batch, rows, self.feature_map, sampling)
+            yield [(index.key(name, row), one) for row, one in zip(rows, sketches, strict=True)]
 
 
 def _counts_text(counts: Mapping[str, int]) -> str:

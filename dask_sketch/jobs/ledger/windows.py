@@ -135,9 +135,9 @@ def choose_units(
         raise LedgerError("the ledger has no partitions yet: commit those of several runs.")
     chosen = entries.__contains__ if window is None else window
     every = window_keys(entries, records, chosen, "window")
-    found = _units(entries, every, unit, _MAX_SEARCHED)
-    runs = [entries[keys[0]].run for keys in found.values()]
-    return found, _strata(entries, records, [found], unit, strata), runs
+    units = _units(entries, every, unit, _MAX_SEARCHED)
+    runs = [entries[keys[0]].run for keys in units.values()]
+    return units, _strata(entries, records, [units], unit, strata), runs
 
 
 def _require_unit(unit: str, serial: bool) -> None:
