@@ -89,8 +89,8 @@ def check_problem(
         raise DecodeError(f"variance_floor={variance_floor!r}: give a fraction between 0 and 1.")
     model = model_of_start(start, model)
     if model in TRANSFORMS:
-        given = {"bounds": bounds, "covariance": covariance, "device": device, "refine": refine}
-        _require_transform(model, n_components or start, given | {"merge": merge or None})
+        unused = {"bounds": bounds, "covariance": covariance, "device": device, "refine": refine}
+        _require_transform(model, n_components or start, unused | {"merge": merge or None})
     require_alphas(model, shared_alpha)
     model = _model_of_type(model, covariance_type)
     _require_width(model, refine)
@@ -167,14 +167,14 @@ def _require_type(covariance_type: Any, n_features: int) -> None:
         raise DecodeError(str(error)) from None
 
 
-def _require_taken(row: Method, matrices: Any, given: dict[str, Any]) -> None:
+def _require_taken(row: Method, matrices: Any, options: dict[str, Any]) -> None:
     """Raise an error for an argument that the method, or the fit of matrices, does not take."""
     chosen = f"method={row.name!r}: leave it out, or choose 'cl-ompr', 'splitting' or another."
     if matrices is not None:
         chosen = f"covariance_type={matrices!r}: leave it out, or decode diagonal covariances."
     for name in OPTIONAL:
-        if name not in row.arguments and not (given[name] is None or given[name] is False):
-            raise DecodeError(f"{name}={given[name]!r} with {chosen}")
+        if name not in row.arguments and not (options[name] is None or options[name] is False):
+            raise DecodeError(f"{name}={options[name]!r} with {chosen}")
 
 
 def _model_of_type(model: str | None, covariance_type: str | None) -> str | None:
@@ -189,9 +189,9 @@ def _model_of_type(model: str | None, covariance_type: str | None) -> str | None
     return implied
 
 
-def _require_transform(model: str, n_components: object, given: dict[str, Any]) -> None:
+def _require_transform(model: str, n_components: object, options: dict[str, Any]) -> None:
     """Raise an error for arguments that have no meaning for a model of another family."""
-    for name, value in given.items():
+    for name, value in options.items():
         if value is not None:
             raise DecodeError(
                 f"{name} with model={model!r}: leave {name} out, it is for Gaussians and points. "
@@ -275,16 +275,16 @@ def _require_solvable(problem: Problem) -> None:
     d, k = problem.n_features, problem.required_size
     if problem.model in TRANSFORMS:
         n_parameters = k * problem.count_parameters()
-        given, remedy = f"model={problem.model!r}", "components"
+        choice, remedy = f"model={problem.model!r}", "components"
     else:
         n_parameters = problem.count_solved()
-        given = f"covariance_type={problem.covariance_type!r}"
+        choice = f"covariance_type={problem.covariance_type!r}"
         remedy = "components or covariance_type='diag'"
     if problem.model != "alpha-stable":
         remedy += ", or sketch with sample=True"
     if n_parameters > MAX_SOLVABLE:
         raise DecodeError(
-            f"{given} with n_components={k} of {d} features has {n_parameters:,} parameters, and "
+            f"{choice} with n_components={k} of {d} features has {n_parameters:,} parameters, and "
             f"at most {MAX_SOLVABLE:,} can be fitted to a sketch: decode fewer {remedy}."
         )
 
@@ -325,9 +325,9 @@ def non_default_arguments(n_components: int | None, options: Mapping[str, Any]) 
     >>> non_default_arguments(None, {"method": "cl-omp", "merge": False})
     ('n_components', 'method')
     """
-    given = {name: options.get(name) for name in _NOT_DEFAULT}  # arrays and models among them
-    names = [name for name, value in given.items() if value is not None and value is not False]
-    if given["method"] == "likelihood":
+    values = {name: options.get(name) for name in _NOT_DEFAULT}  # arrays and models among them
+    names = [name for name, value in values.items() if value is not None and value is not False]
+    if values["method"] == "likelihood":
         names.remove("method")
     if options.get("model") in ("isotropic", "known"):
         names.append("model")

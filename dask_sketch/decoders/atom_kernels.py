@@ -71,12 +71,12 @@ def evaluate_atoms(real, imag, envelope, lift):  # type: ignore[no-untyped-def]
         Terms added to the exponents of each frequency (B,) and of each atom (K,).
     """
     for k in range(real.shape[0]):
-        row, other, up = real[k], imag[k], lift[k]
+        row, phases, up = real[k], imag[k], lift[k]
         for j in range(row.size):
             amplitude = power_of_two(row[j] + envelope[j] + up)
-            c, s = cosine_sine(other[j])
+            c, s = cosine_sine(phases[j])
             row[j] = amplitude * c
-            other[j] = amplitude * s
+            phases[j] = amplitude * s
 
 
 @cached_njit(nogil=True, error_model="numpy")
@@ -86,31 +86,31 @@ def evaluate_points(real, imag, amplitude):  # type: ignore[no-untyped-def]
     As :func:`evaluate_atoms` with an amplitude of shape (B,); ``real`` is only written.
     """
     for k in range(real.shape[0]):
-        row, other = real[k], imag[k]
+        row, phases = real[k], imag[k]
         for j in range(row.size):
-            c, s = cosine_sine(other[j])
+            c, s = cosine_sine(phases[j])
             row[j] = amplitude[j] * c
-            other[j] = amplitude[j] * s
+            phases[j] = amplitude[j] * s
 
 
 @cached_njit(nogil=True, error_model="numpy")
 def correlate(real, imag, rho_real, rho_imag):  # type: ignore[no-untyped-def]
     """Replace atoms ``a`` (K, B) by ``conj(a) rho``, real and imaginary parts, in place."""
     for k in range(real.shape[0]):
-        row, other = real[k], imag[k]
+        row, row_imag = real[k], imag[k]
         for j in range(row.size):
-            a, b = row[j], other[j]
+            a, b = row[j], row_imag[j]
             row[j] = _fma(a, rho_real[j], b * rho_imag[j])
-            other[j] = _fma(a, rho_imag[j], -b * rho_real[j])
+            row_imag[j] = _fma(a, rho_imag[j], -b * rho_real[j])
 
 
 @cached_njit(nogil=True, error_model="numpy")
 def powers(real, imag, out):  # type: ignore[no-untyped-def]
     """Squared moduli of atoms (K, B)."""
     for k in range(real.shape[0]):
-        row, other, power = real[k], imag[k], out[k]
+        row, row_imag, power = real[k], imag[k], out[k]
         for j in range(row.size):
-            power[j] = _fma(row[j], row[j], other[j] * other[j])
+            power[j] = _fma(row[j], row[j], row_imag[j] * row_imag[j])
 
 
 @cached_njit(nogil=True, error_model="numpy")

@@ -100,16 +100,16 @@ def covariance_matrix(model: str, covariance: npt.ArrayLike | None, d: int) -> A
     if covariance is None:
         return None
     try:
-        given = np.asarray(covariance, dtype=np.float64)
+        array = np.asarray(covariance, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise DecodeError(
             f"covariance={covariance!r} is not an array of numbers: give variances or a matrix."
         ) from error
-    if given.shape not in ((d,), (d, d)):
+    if array.shape not in ((d,), (d, d)):
         raise DecodeError(
-            f"covariance has shape {given.shape}; for n_features={d} give ({d},) or ({d}, {d})."
+            f"covariance has shape {array.shape}; for n_features={d} give ({d},) or ({d}, {d})."
         )
-    matrix = np.diag(given) if given.ndim == 1 else given
+    matrix = np.diag(array) if array.ndim == 1 else array
     if not np.isfinite(matrix).all():
         raise DecodeError("covariance holds NaN or infinity: give finite variances.")
     if not np.allclose(matrix, matrix.T):

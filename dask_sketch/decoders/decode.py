@@ -344,8 +344,8 @@ def _decode_sketch(
         sketch = without_few_rows(sketch, n_components, options["covariance_type"])
     problem, method = check_problem(sketch, n_components, **options)
     warn_of_unseen_pairs(sketch, problem.n_components)
-    given = non_default_arguments(n_components, options)
-    problem = replace(problem, is_default=not given)
+    non_default = non_default_arguments(n_components, options)
+    problem = replace(problem, is_default=not non_default)
     untested = problem.sketch.sample is None or method.name != "likelihood"
     if untested and problem.n_components is not None and problem.model not in TRANSFORMS:
         warn_of_few_samples(sketch, problem.n_components, problem.count_parameters())
@@ -364,7 +364,7 @@ def _decode_sketch(
     # noise never explains points, since clusters have a width, which the density method fits too
     is_fit = problem.model != "dirac" or method.name == "density"
     if sketch.privacy is None or not (is_fit and warn_of_private_fit(sketch, solution)):
-        _warn_of_fit(problem, solution, given)
+        _warn_of_fit(problem, solution, non_default)
     return _wrapped(problem, solution, trace, time.perf_counter() - start_time)
 
 
@@ -392,7 +392,7 @@ def _fitted(
     return solution, reporter.trace
 
 
-def _warn_of_fit(problem: Problem, solution: Solution, given: Collection[str]) -> None:
+def _warn_of_fit(problem: Problem, solution: Solution, non_default: Collection[str]) -> None:
     """Warn of a solution that simple rivals beat, or that noise does not explain."""
     sketch, test = problem.sketch, solution.overidentification
     if problem.model in TRANSFORMS:  # whose methods compare with rivals themselves
@@ -408,11 +408,11 @@ def _warn_of_fit(problem: Problem, solution: Solution, given: Collection[str]) -
                 warn_of_narrow_features(sketch, solution.weights, solution.means, solution.matrices)
             return
     if solution.shapes is None:
-        warn_of_poor_centroids(sketch, solution.means, given)
+        warn_of_poor_centroids(sketch, solution.means, non_default)
         return
     warn_of_misfit(
         sketch, solution.weights, solution.means, solution.shapes, solution.cost,
-        solution.noise_level, given,
+        solution.noise_level, non_default,
         compared=solution.score is not None, regularized=solution.message.endswith(REGULARIZED),
         restricted=_restricted(problem) if solution.score is not None else None,
     )  # fmt: skip

@@ -237,8 +237,8 @@ def _in_data_units(
         squares = np.empty((n_atoms, d * (d + 1) // 2))
         for k, atom in enumerate(theta):
             derivatives = space.matrix_derivatives(atom)
-            own = parameters.of_atom(covariance, k)
-            squares[k] = np.einsum("qi,qi->q", derivatives @ own, derivatives)
+            of_atom = parameters.of_atom(covariance, k)
+            squares[k] = np.einsum("qi,qi->q", derivatives @ of_atom, derivatives)
         matrices = unpacked(np.sqrt(np.maximum(squares, 0.0)), d) * np.outer(*[space.scale] * 2)
         return deviations[:n_atoms], space.scale * by_theta[:, :d], matrices, noise
     if space.family.has_matrices:
@@ -318,20 +318,20 @@ class _FreeParameters:
         roots = [(np.arange(n_free_weights), inverse_root(of_weights))] if n_free_weights else []
         for k in self._alive:
             rows = np.flatnonzero(self._atoms // p == k)
-            own = objective.space.complete_information(theta[k])
-            if own is None:
+            information = objective.space.complete_information(theta[k])
+            if information is None:
                 return []
             chosen = self._atoms[rows] % p
             if len(chosen):
-                root = inverse_root(weights[k] * own[np.ix_(chosen, chosen)])
+                root = inverse_root(weights[k] * information[np.ix_(chosen, chosen)])
                 roots.append((n_free_weights + rows, root))
         return roots
 
     def of_atom(self, covariance: Array, k: int) -> Array:
         """Covariance (p, p) of the parameters of an atom, from the covariance of the free ones."""
         p = self._shape[1]
-        own = np.flatnonzero(self._atoms // p == k)
-        columns, rows = self._atoms[own] % p, len(self._alive) - 1 + own
+        positions = np.flatnonzero(self._atoms // p == k)
+        columns, rows = self._atoms[positions] % p, len(self._alive) - 1 + positions
         out = np.zeros((p, p))
         out[np.ix_(columns, columns)] = covariance[np.ix_(rows, rows)]
         return out
@@ -471,9 +471,9 @@ class _Metric:
             scaled = gram_of_columns((self.weighted * self._scale).T, self._threads)
             return float(np.sum(inverse * (self.information - self._ridge * scaled)))
         n = len(self.information)
-        own = np.random.default_rng(1).choice(_SIGNS, (n, _TRACES))
+        probes = np.random.default_rng(1).choice(_SIGNS, (n, _TRACES))
         noise = (self.weighted * self._scale) @ signs
-        known = np.sum(own * self.solve(self.information @ own, 0.0))
+        known = np.sum(probes * self.solve(self.information @ probes, 0.0))
         lost = self._ridge * np.sum(noise * self.solve(noise, 0.0))
         return float(known - lost) / _TRACES
 

@@ -80,8 +80,8 @@ class FactorSpace(ParameterSpace):
 
     def from_factors(self, means: Array, factors: Array) -> Array:
         """Parameters (K, n_parameters) of means and factors in the units of the data."""
-        own = self.covariances.rescaled(factors, 1.0 / self.scale)
-        return self.packed((means - self.shift) / self.scale, own)
+        scaled = self.covariances.rescaled(factors, 1.0 / self.scale)
+        return self.packed((means - self.shift) / self.scale, scaled)
 
     def clip(self, theta: Array) -> Array:
         """Atoms moved into the bounds."""
@@ -398,10 +398,10 @@ def descend_factors(
         return raised / raised.sum(), atoms
 
     def evaluate(x: npt.NDArray[np.float64]) -> tuple[float, Array]:
-        own, atoms = unpacked(x)
-        cost, by_weight, by_theta = objective.cost_gradient(own, atoms)
+        masses, atoms = unpacked(x)
+        cost, by_weight, by_theta = objective.cost_gradient(masses, atoms)
         by_theta[:, noise] *= atoms[:, noise]
-        by_logarithm = own * (by_weight - own @ by_weight)
+        by_logarithm = masses * (by_weight - masses @ by_weight)
         gradient = np.concatenate([by_logarithm, by_theta.ravel()])
         return cost / objective.unit, gradient * units / objective.unit
 
@@ -418,11 +418,11 @@ def descend_factors(
         bounds=optimize.Bounds(bounds / units, np.inf),
         options={"maxiter": n_iterations, "maxcor": _MEMORY, "ftol": _TOLERANCE, "gtol": 0.0},
     )
-    own, atoms = unpacked(minimum.x)
+    masses, atoms = unpacked(minimum.x)
     atoms = objective.space.clip(atoms)
-    cost = objective.cost(own, atoms)
+    cost = objective.cost(masses, atoms)
     converged = bool(minimum.success)
-    return Fit(own, atoms, cost, converged, str(minimum.message), objective.n_evaluations)
+    return Fit(masses, atoms, cost, converged, str(minimum.message), objective.n_evaluations)
 
 
 def _units(objective: FactorObjective, weights: Array, theta: Array) -> Array:

@@ -219,7 +219,7 @@ def _likelier_near(
 def _fit_rows(
     problem: Problem,
     calibrated: CalibratedSample,
-    given: list[tuple[Array, Array, Array]],
+    mixtures: list[tuple[Array, Array, Array]],
     seed: int,
     covariance_type: str,
     prior: float,
@@ -232,10 +232,10 @@ def _fit_rows(
     n_first = _FIRST_ROWS if uses_matrices(covariance_type) else int(_FIRST_WORK / k)
     n_first = max(n_first, _FIRST_ROWS)
     if len(rows) <= n_first:
-        return fit(rows, calibrated.weights, k, starts=given)
+        return fit(rows, calibrated.weights, k, starts=mixtures)
     some = sample.resized(n_first)
-    first = fit(some.rows, some.weights, k, starts=given)
-    starts = [_mixture_of(first), *given]
+    first = fit(some.rows, some.weights, k, starts=mixtures)
+    starts = [_mixture_of(first), *mixtures]
     rounding = first.rounding
     return fit(rows, calibrated.weights, k, starts=starts, n_starts=0, rounding=rounding)
 

@@ -130,10 +130,10 @@ class _Equations:
         gram[:k] = simplex @ gram[:k]
         gram[:, :k] = gram[:, :k] @ simplex
         derivatives = _derivatives(point.factors)
-        for i, own in enumerate(derivatives):
+        for i, derivative in enumerate(derivatives):
             shapes = slice(k + i * p + d, k + (i + 1) * p)
-            gram[shapes] = own.T @ gram[shapes]
-            gram[:, shapes] = gram[:, shapes] @ own
+            gram[shapes] = derivative.T @ gram[shapes]
+            gram[:, shapes] = gram[:, shapes] @ derivative
         by_shape = np.einsum("kij,ki->kj", derivatives, by_theta[:, d:])
         by_atom = np.concatenate([by_theta[:, :d], by_shape], axis=1)
         right = -0.5 * np.concatenate([simplex @ by_weight, by_atom.ravel()])

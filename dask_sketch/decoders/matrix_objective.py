@@ -181,14 +181,14 @@ class SparseGram:
         by_feature = np.argsort(features, axis=1)
         features = np.take_along_axis(features, by_feature, axis=1)
         values = np.take_along_axis(values, by_feature, axis=1)
-        supports, own = np.unique(features, axis=0, return_inverse=True)
-        own = own.ravel()
-        counts = np.bincount(own, minlength=len(supports))
+        supports, support_of = np.unique(features, axis=0, return_inverse=True)
+        support_of = support_of.ravel()
+        counts = np.bincount(support_of, minlength=len(supports))
         ends = np.cumsum(-(-counts // _TOGETHER) * _TOGETHER)
         self.order = np.full(ends[-1], -1)
         starts = np.concatenate([[0], ends[:-1]])
-        ranks = np.arange(m) - np.concatenate([[0], np.cumsum(counts)[:-1]])[np.sort(own)]
-        self.order[starts[np.sort(own)] + ranks] = np.argsort(own, kind="stable")
+        ranks = np.arange(m) - np.concatenate([[0], np.cumsum(counts)[:-1]])[np.sort(support_of)]
+        self.order[starts[np.sort(support_of)] + ranks] = np.argsort(support_of, kind="stable")
         self._support = np.repeat(np.arange(len(supports)), (ends - starts) // _TOGETHER)
 
         # powers of no feature come last, so that a monomial is a sorted row of _DEGREE features
@@ -226,8 +226,8 @@ class SparseGram:
         n = len(left)
         column = np.empty((n, n), dtype=np.int64)
         for p in range(n):
-            own = np.column_stack([np.full((n, 2), (left[p], right[p])), left, right])
-            keys = self._keys(own)
+            products = np.column_stack([np.full((n, 2), (left[p], right[p])), left, right])
+            keys = self._keys(products)
             column[p] = np.minimum(np.searchsorted(self._known, keys), len(self._known) - 1)
             column[p, self._known[column[p]] != keys] = len(self._known)
         halves = np.ones(n)

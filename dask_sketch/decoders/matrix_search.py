@@ -122,13 +122,13 @@ def _search_factors(
     threads: Threads,
 ) -> Fit:
     """Descent and moves from the mixture of the pilot, and from a search where these fail."""
-    k, own = problem.required_size, objective.space
+    k, space = problem.required_size, objective.space
     diagonal = replace(problem, covariance_type="diag")
     pilot = pilot_start(problem.sketch, k, int(rng.integers(2**31)))
     fits = []
     if pilot is not None:
-        means, variances = (pilot.means - own.shift) / own.scale, pilot.variances / own.scale**2
-        theta = np.concatenate([means, variances], axis=1)
+        means = (pilot.means - space.shift) / space.scale
+        theta = np.concatenate([means, pilot.variances / space.scale**2], axis=1)
         descended = descend_from_diagonal(objective, pilot.weights, theta)
         fits.append(_moved(problem, objective, descended, rng, report, threads))
     points = rng.spawn(1)[0]
@@ -277,8 +277,8 @@ def _reduced(objective: Objective, grown: Fit, k: int) -> Iterator[tuple[Array, 
     lightest = np.argsort(weights, kind="stable")
     n_left_out = len(theta) - k
     if n_left_out > 1:
-        kept = np.sort(lightest[n_left_out:])
-        yield weights[kept], theta[kept]
+        heaviest = np.sort(lightest[n_left_out:])
+        yield weights[heaviest], theta[heaviest]
         return
     for left_out in lightest:
         yield np.delete(weights, left_out), np.delete(theta, left_out, axis=0)
@@ -289,11 +289,11 @@ def _merged(objective: Objective, weights: Array, theta: Array, k: int) -> tuple
     d, space = objective.space.n_features, objective.space
     fractions = weights / weights.sum()
     if isinstance(space, FactorSpace):
-        given = Components(fractions, theta[:, :d], space.factors(theta))
-        merged = agglomerate(space.covariances, given, k)
+        components = Components(fractions, theta[:, :d], space.factors(theta))
+        merged = agglomerate(space.covariances, components, k)
         return merged.weights / merged.weights.sum(), space.packed(merged.means, merged.covariances)
-    given = Components(fractions, theta[:, :d], unpacked(theta[:, d:], d))
-    merged = agglomerate(_FULL, given, k)
+    components = Components(fractions, theta[:, :d], unpacked(theta[:, d:], d))
+    merged = agglomerate(_FULL, components, k)
     atoms = np.concatenate([merged.means, packed(merged.covariances)], axis=1)
     return merged.weights / merged.weights.sum(), atoms
 

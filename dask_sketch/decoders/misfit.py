@@ -306,11 +306,11 @@ def warn_of_narrow_features(sketch: Sketch, weights: Array, means: Array, matric
     shared = (pilot_fit.weights @ narrow > _UNRESOLVED_WEIGHT) & (np.ptp(rows, axis=0) > 0)
     losses = np.zeros(rows.shape[1])
     for feature in np.flatnonzero(shared):
-        one = np.s_[:, feature : feature + 1]
-        pilot = pilot_fit.weights, pilot_fit.means[one], pilot_fit.variances[one]
-        fit = weights, means[one], variances[one]
-        losses[feature] = mean_log_likelihood(rows[one], masses, pilot)
-        losses[feature] -= mean_log_likelihood(rows[one], masses, fit)
+        column = np.s_[:, feature : feature + 1]
+        pilot = pilot_fit.weights, pilot_fit.means[column], pilot_fit.variances[column]
+        fit = weights, means[column], variances[column]
+        losses[feature] = mean_log_likelihood(rows[column], masses, pilot)
+        losses[feature] -= mean_log_likelihood(rows[column], masses, fit)
     worst = int(losses.argmax())
     if losses[worst] > WARNED_NATS:
         warn_user(
@@ -399,9 +399,9 @@ def _compared(
     variance = masses @ (rows - mean) ** 2
 
     def score(weights: Array, means: Array, variances: Array) -> float:
-        kept = variances[:, varies]
-        kept = kept[:, :, varies] if kept.ndim == 3 else kept
-        mixture = weights, means[:, varies], kept
+        varying = variances[:, varies]
+        varying = varying[:, :, varies] if varying.ndim == 3 else varying
+        mixture = weights, means[:, varies], varying
         return mean_log_likelihood(rows, masses, mixture)
 
     single = np.ones(1), mean[None], variance[None]

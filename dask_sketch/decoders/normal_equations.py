@@ -148,18 +148,18 @@ class Cholesky:
         n = len(matrix)
         self._tiles = [slice(start, min(start + _TILE, n)) for start in range(0, n, _TILE)]
         self._inverses: list[Array] = []  # inverses of the tiles on the diagonal
-        for k, own in enumerate(self._tiles):
-            matrix[own, own] = np.linalg.cholesky(matrix[own, own])
-            identity = np.eye(own.stop - own.start, dtype=matrix.dtype)
-            inverse = solve_triangular(matrix[own, own], identity, lower=True, check_finite=False)
+        for k, tile in enumerate(self._tiles):
+            matrix[tile, tile] = np.linalg.cholesky(matrix[tile, tile])
+            identity = np.eye(tile.stop - tile.start, dtype=matrix.dtype)
+            inverse = solve_triangular(matrix[tile, tile], identity, lower=True, check_finite=False)
             self._inverses.append(inverse)
             below = self._tiles[k + 1 :]
 
-            def column(rows: slice, own: slice = own, inverse: Array = inverse) -> None:
-                matrix[rows, own] = matrix[rows, own] @ inverse.T
+            def column(rows: slice, tile: slice = tile, inverse: Array = inverse) -> None:
+                matrix[rows, tile] = matrix[rows, tile] @ inverse.T
 
-            def update(pair: tuple[slice, slice], own: slice = own) -> None:
-                matrix[pair] -= matrix[pair[0], own] @ matrix[pair[1], own].T
+            def update(pair: tuple[slice, slice], tile: slice = tile) -> None:
+                matrix[pair] -= matrix[pair[0], tile] @ matrix[pair[1], tile].T
 
             self._run(column, below)
             self._run(update, [(a, b) for i, a in enumerate(below) for b in below[: i + 1]])
@@ -172,9 +172,9 @@ class Cholesky:
 
         def solve(columns: slice) -> None:
             part = right[:, columns].copy()
-            for own, inverse in zip(self._tiles, self._inverses, strict=True):
-                part[own] = inverse @ (
-                    part[own] - self._factor[own, : own.start] @ part[: own.start]
+            for tile, inverse in zip(self._tiles, self._inverses, strict=True):
+                part[tile] = inverse @ (
+                    part[tile] - self._factor[tile, : tile.start] @ part[: tile.start]
                 )
             right[:, columns] = part
 
@@ -186,9 +186,9 @@ class Cholesky:
 
         def solve(columns: slice) -> None:
             part = right[:, columns].copy()
-            for own, inverse in zip(self._tiles[::-1], self._inverses[::-1], strict=True):
-                later = self._factor[own.stop :, own].T @ part[own.stop :]
-                part[own] = inverse.T @ (part[own] - later)
+            for tile, inverse in zip(self._tiles[::-1], self._inverses[::-1], strict=True):
+                later = self._factor[tile.stop :, tile].T @ part[tile.stop :]
+                part[tile] = inverse.T @ (part[tile] - later)
             right[:, columns] = part
 
         self._run(solve, _columns(right))

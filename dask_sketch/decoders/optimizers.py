@@ -154,11 +154,12 @@ def ascend_many(
         gain = new_values - values[active]
         good = gain >= _ARMIJO * np.maximum(predicted, 0.0)
 
-        kept = active[good]
-        change = gradients[kept] - new_gradients[good]
-        _update(inverse, fresh, kept, step[good], change, identity)
-        x[kept], values[kept], gradients[kept] = moved[good], new_values[good], new_gradients[good]
-        length[kept], failures[kept] = 1.0, 0
+        improved = active[good]
+        change = gradients[improved] - new_gradients[good]
+        _update(inverse, fresh, improved, step[good], change, identity)
+        x[improved], values[improved] = moved[good], new_values[good]
+        gradients[improved] = new_gradients[good]
+        length[improved], failures[improved] = 1.0, 0
         length[active[~good]] *= _SHORTEN
         failures[active[~good]] += 1
         arrived = np.where(good, gain < stop.tolerance, failures[active] > _MAX_FAILURES)

@@ -118,8 +118,8 @@ class Problem:
     def count_solved(self) -> int:
         """Number of parameters of all components in the equations for their matrices."""
         d = self.n_features
-        own = self.family if rank_of(self.family) is not None else "full"
-        return self.required_size * (1 + d + count_shapes(own, d))
+        family = self.family if rank_of(self.family) is not None else "full"
+        return self.required_size * (1 + d + count_shapes(family, d))
 
     def objective(self, threads: Threads, variance_floor: float | None = None) -> Objective:
         """Objective of the problem, on the processor or the GPU.

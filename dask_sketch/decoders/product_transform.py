@@ -228,9 +228,9 @@ class ProductTransform:
             inner = (self.numeric.T * mixture.variances[j]) @ self.numeric
             half = 0.5 * np.diagonal(inner)
             both = half[:, None] + half
-            one = mixture.weights[j] * phase[:, None]
-            apart = one * np.exp(inner - both) * phase.conj()
-            together = one * np.exp(-inner - both) * phase
+            scaled_phase = mixture.weights[j] * phase[:, None]
+            apart = scaled_phase * np.exp(inner - both) * phase.conj()
+            together = scaled_phase * np.exp(-inner - both) * phase
             for part, characters in zip(self._categories.slices, self.characters, strict=True):
                 left = (characters * mixture.probabilities[j, part, None]).T
                 apart *= left @ characters.conj()

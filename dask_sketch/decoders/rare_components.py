@@ -54,9 +54,9 @@ def keep_rare_components(
         Function of an objective, parameters and weights that returns the fit at the minimum.
     """
     theta = objective.space.clip(pilot.atoms(objective))
-    kept, held = fit, np.zeros(len(theta), dtype=bool)
+    best, held = fit, np.zeros(len(theta), dtype=bool)
     for _ in range(_ROUNDS):
-        lost = lost_components(objective, kept, pilot, n_rows) & ~held
+        lost = lost_components(objective, best, pilot, n_rows) & ~held
         if not lost.any():
             break
         held |= lost
@@ -66,9 +66,9 @@ def keep_rare_components(
         others = descend(rest, theta[~held], pilot.weights[~held])
         weights, atoms = pilot.weights.copy(), theta.copy()
         weights[~held], atoms[~held] = others.weights, others.theta
-        kept = replace(others, weights=weights, theta=atoms)
-    contradicted = kept.cost > fit.cost + _CONTRADICTED * objective.unit
-    return fit if contradicted else kept
+        best = replace(others, weights=weights, theta=atoms)
+    contradicted = best.cost > fit.cost + _CONTRADICTED * objective.unit
+    return fit if contradicted else best
 
 
 def lost_components(objective: Objective, fit: Fit, pilot: Start, n_rows: int) -> NDArray[np.bool_]:

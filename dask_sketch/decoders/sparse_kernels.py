@@ -88,9 +88,9 @@ def add_factor_gradient(features, values, envelope, weights, table, target, sums
         terms[:width] = 0.0
         exponent[:] = envelope[j]
         for t in range(features.shape[1]):
-            own, w = table[features[j, t]], values[j, t]
-            accumulate(own[:width], w, terms[:width])
-            accumulate(own[width:], w * w, exponent)
+            coefficients, w = table[features[j, t]], values[j, t]
+            accumulate(coefficients[:width], w, terms[:width])
+            accumulate(coefficients[width:], w * w, exponent)
         for q in range(1, rank + 1):
             row = terms[q * n_atoms : (q + 1) * n_atoms]
             for k in range(n_atoms):
@@ -266,8 +266,8 @@ def add_matrix_gradient(rows, factors, n_means, envelope, weights, table, target
     cost, by_weight, by_row = sums
     phase, exponent = np.empty(weights.size), np.empty(weights.size)
     for j in range(envelope.size):
-        own, by = rows[j], factors[j]
-        _evaluate(own, by, n_means, envelope[j], table, phase, exponent)
+        rows_of_frequency, by = rows[j], factors[j]
+        _evaluate(rows_of_frequency, by, n_means, envelope[j], table, phase, exponent)
         left_real = target[0][j] - _dot(weights, exponent)
         left_imag = target[1][j] - _dot(weights, phase)
         cost[0] += left_real * left_real + left_imag * left_imag
@@ -278,10 +278,10 @@ def add_matrix_gradient(rows, factors, n_means, envelope, weights, table, target
             by_weight[k] += exponent[k]
         for r in range(n_means):
             if by[r] != 0.0:
-                accumulate(phase, by[r], by_row[own[r]])
-        for r in range(n_means, own.size):
+                accumulate(phase, by[r], by_row[rows_of_frequency[r]])
+        for r in range(n_means, rows_of_frequency.size):
             if by[r] != 0.0:
-                accumulate(exponent, by[r], by_row[own[r]])
+                accumulate(exponent, by[r], by_row[rows_of_frequency[r]])
 
 
 @cached_njit(nogil=True, error_model="numpy")

@@ -210,8 +210,8 @@ def conclude(problem: Problem, fits: list[Fit], threads: Threads, report: Report
     d, locations = problem.n_features, fit.theta[:, : problem.n_features]
     widest = np.exp(2.0 * fit.theta[:, d:-1]).max(axis=0)
     start = np.concatenate([fit.weights @ locations, 0.5 * np.log(widest), [1.5]])[None]
-    one = descend(target, np.ones(1), start)
-    warn_of_fit(problem, fit.cost, test, {"a single component": one.cost})
+    single = descend(target, np.ones(1), start)
+    warn_of_fit(problem, fit.cost, test, {"a single component": single.cost})
     if not is_suspect(sketch, test):
         _warn_of_errors(problem, target, fit)
     return _solution(problem, fit, test)

@@ -146,8 +146,8 @@ def _larger_supports(
         supports.append((value**2, -1, atom[None], np.array([value / norm])))
     rows = objective.atoms(fit.theta).reshape(len(fit.theta), 2, -1)
     for k in np.flatnonzero(fit.weights > 0.0):
-        own = fit.weights[k] * rows[k]
-        alone = objective.with_target((residual[0] + own[0], residual[1] + own[1]))
+        part = fit.weights[k] * rows[k]
+        alone = objective.with_target((residual[0] + part[0], residual[1] + part[1]))
         halves = descend(alone, objective.space.split(fit.theta[k : k + 1]), stop=LOCAL)
         supports.append((fit.cost - halves.cost, int(k), halves.theta, halves.weights))
         objective.n_evaluations = alone.n_evaluations
@@ -174,15 +174,15 @@ def prune(objective: Objective, fit: Fit, n_components: int) -> Array:
     The inverse of the Gram matrix of the remaining atoms follows from the inverse for all.
     """
     inverse, rows, scale = inverse_gram(objective, fit.weights, fit.theta)
-    kept = np.arange(len(fit.theta))
-    while len(kept) > n_components:
-        costs = removal_costs(inverse, rows[kept], fit.weights[kept] / scale[kept])
+    remaining = np.arange(len(fit.theta))
+    while len(remaining) > n_components:
+        costs = removal_costs(inverse, rows[remaining], fit.weights[remaining] / scale[remaining])
         cheapest = int(costs.argmin())
-        gone = rows[kept[cheapest]]
-        kept = np.delete(kept, cheapest)
+        gone = rows[remaining[cheapest]]
+        remaining = np.delete(remaining, cheapest)
         beside = inverse[:, gone]
         inverse -= (beside @ np.linalg.inv(inverse[np.ix_(gone, gone)])) @ beside.T
-    return fit.theta[kept]
+    return fit.theta[remaining]
 
 
 def removal_costs(inverse: Array, rows: npt.NDArray[np.intp], weights: Array) -> Array:
@@ -200,8 +200,8 @@ def removal_costs(inverse: Array, rows: npt.NDArray[np.intp], weights: Array) ->
     weights
         Weights of the atoms over the scale of the Gram matrix, shape (K,).
     """
-    own = np.linalg.inv(inverse[rows[:, :, None], rows[:, None, :]])
-    return np.asarray(weights**2 * own[:, 0, 0])
+    blocks = np.linalg.inv(inverse[rows[:, :, None], rows[:, None, :]])
+    return np.asarray(weights**2 * blocks[:, 0, 0])
 
 
 def inverse_gram(

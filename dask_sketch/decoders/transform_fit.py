@@ -123,9 +123,9 @@ class Target:
     def by_component(self, columns: Array, n_components: int) -> Array:
         """Numbers (K, p) of the parameters, from the numbers of the columns after the weights."""
         n_own = len(columns) - n_components - self.n_shared
-        own = columns[n_components : n_components + n_own].reshape(n_components, -1)
+        of_components = columns[n_components : n_components + n_own].reshape(n_components, -1)
         shared = np.tile(columns[n_components + n_own :], (n_components, 1))
-        return np.concatenate([own, shared], axis=1)
+        return np.concatenate([of_components, shared], axis=1)
 
     def with_shared(self, weights: Array, theta: Array) -> Array:
         """Parameters whose shared ones are their means."""
@@ -182,8 +182,8 @@ def descend(target: Target, weights: Array, theta: Array, n_steps: int = _N_STEP
             logits = np.log(weights) + np.clip(step[:k], -3.0, 3.0)
             moved = np.maximum(np.exp(logits - logits.max()), _LIGHT)
             moved /= moved.sum()
-            other = target.transforms.clip(theta + target.by_component(step, k))
-            residual = target.residual(moved, other)
+            candidate = target.transforms.clip(theta + target.by_component(step, k))
+            residual = target.residual(moved, candidate)
             n_evaluations += 1
             after = float(residual @ residual)
             accepted = after < squares
@@ -192,7 +192,7 @@ def descend(target: Target, weights: Array, theta: Array, n_steps: int = _N_STEP
             converged = True  # to the precision of the numbers
             break
         converged = squares - after < _TOLERANCE * squares
-        weights, theta, squares = moved, other, after
+        weights, theta, squares = moved, candidate, after
         if converged:
             break
         residual, jacobian = target.linearised(weights, theta)
@@ -277,10 +277,10 @@ def swap_components(
     n_evaluations = fit.n_evaluations
     work = len(target.values) * (fit.theta.size + k) ** 2 * _SHORT
     for _ in range(min(_TRIALS * k, int(_SWAP_WORK / work)) if k > 1 else 0):
-        one, two = rng.choice(k, 2, replace=False)
+        halved, replaced = rng.choice(k, 2, replace=False)
         weights, theta = fit.weights.copy(), fit.theta.copy()
-        theta[one], theta[two] = split(fit.theta[one], rng)
-        weights[one] = weights[two] = 0.5 * fit.weights[one]
+        theta[halved], theta[replaced] = split(fit.theta[halved], rng)
+        weights[halved] = weights[replaced] = 0.5 * fit.weights[halved]
         swapped = descend(target, weights, theta, _SHORT)
         n_evaluations += swapped.n_evaluations
         if swapped.cost < _GAIN * fit.cost:
@@ -313,8 +313,8 @@ def _covariance(target: Target, fit: Fit) -> Array:
         out[other_rows, other_columns] = 0.5 * (below - above).real
         out[rows, other_columns] = 0.5 * (above - below).imag
         out[other_rows, columns] = 0.5 * (above + below).imag
-        for one, two in ((rows, columns), (other_rows, other_columns)):
-            out[two, one] = out[one, two].T
+        for down, across in ((rows, columns), (other_rows, other_columns)):
+            out[across, down] = out[down, across].T
         out[other_columns, rows] = out[rows, other_columns].T
         out[columns, other_rows] = out[other_rows, columns].T
     mean = _stacked(psi(omega))
@@ -415,8 +415,8 @@ def refine_best(
         rng = np.random.default_rng((problem.seed, problem.replicates + number))
         if search is not None and number > 0:
             first = search(rng)
-        other = swap_components(target, first, split, rng, report)
-        again, again_test = refine(target, sketch, other, report)
+        swapped = swap_components(target, first, split, rng, report)
+        again, again_test = refine(target, sketch, swapped, report)
         if again_test is not None and again_test[0] < test[0]:
             fit, test = again, again_test
     return fit, test
@@ -459,8 +459,8 @@ def standard_errors(target: Target, sketch: Sketch, fit: Fit) -> Array | None:
 def _weighted(target: Target, fit: Fit) -> Target:
     """Target whose entries are weighted by their noise under a fit."""
     values, vectors = np.linalg.eigh(_covariance(target, fit))
-    kept = values > _CUT * values[-1]
-    return replace(target, whitening=vectors[:, kept].T / np.sqrt(values[kept])[:, None])
+    used = values > _CUT * values[-1]
+    return replace(target, whitening=vectors[:, used].T / np.sqrt(values[used])[:, None])
 
 
 def warn_of_fit(
@@ -480,11 +480,12 @@ def warn_of_fit(
         Costs of simple rivals by their names.
     """
     sketch, noise = problem.sketch, problem.sketch.noise_level
-    for name, other in rivals.items():
-        if other < 0.999 * cost and cost > _SMALL_COST * noise:
+    for name, rival_cost in rivals.items():
+        if rival_cost < 0.999 * cost and cost > _SMALL_COST * noise:
             warn_user(
-                f"model={problem.model!r}: the fit costs {cost:.3g}, and {name} {other:.3g}: the "
-                "search stopped at a poor minimum. Decode with replicates=5, or fewer components."
+                f"model={problem.model!r}: the fit costs {cost:.3g}, and {name} {rival_cost:.3g}: "
+                "the search stopped at a poor minimum. Decode with replicates=5, or fewer "
+                "components."
             )
             return
     if test is not None:

@@ -101,33 +101,33 @@ def _map_blocks(
         blocks, chosen = _single_block(blocks, first), None
     if not with_groups:
         beside["groups"] = None
-    given = {key: array for key, array in beside.items() if array is not None}
+    arrays = {key: array for key, array in beside.items() if array is not None}
     # features in one chunk keep their axis: without a contraction, Dask fuses this call with the
     # reading before and the reduction after. Several chunks of features are joined here.
     join = blocks.numblocks[-1] > 1
-    kept = blocks.numblocks[:-1] if join else blocks.numblocks
+    numblocks = blocks.numblocks[:-1] if join else blocks.numblocks
     results = da.map_blocks(
         _chunk_of_array,
         blocks,
-        *given.values(),
+        *arrays.values(),
         drop_axis=blocks.ndim - 1 if join else (),
-        chunks=tuple(map(_ones, kept)),
+        chunks=tuple(map(_ones, numblocks)),
         dtype=object,
-        meta=np.empty((0,) * len(kept), dtype=object),
+        meta=np.empty((0,) * len(numblocks), dtype=object),
         token=name,
         chunk=chunk,
-        beside=tuple(given),
+        beside=tuple(arrays),
         label=samples.label,
         weight_column=samples.weight_column,
         grouped=with_groups,
         numbered=with_numbers,
-        ndim=len(kept),
+        ndim=len(numblocks),
         first=first,
         step=step,
     )
-    if chosen is not None or sum(n > 1 for n in kept) > 1:
+    if chosen is not None or sum(n > 1 for n in numblocks) > 1:
         # on one axis of results the fan-in holds; over k axes it would be at least 2**k
-        every = range(int(np.prod(kept)))
+        every = range(int(np.prod(numblocks)))
         results = _in_a_row(results, name, every if chosen is None else chosen)
     return results
 
@@ -211,8 +211,8 @@ def _chunk_of_array(
     step: int,
     block_id: tuple[int, ...] = (),
 ) -> np.ndarray[Any, Any]:
-    given = {name: array[..., 0] for name, array in zip(beside, others, strict=True)}
-    weights, groups = given.get("weights"), given.get("groups")
+    arrays = {name: array[..., 0] for name, array in zip(beside, others, strict=True)}
+    weights, groups = arrays.get("weights"), arrays.get("groups")
     if isinstance(rows, Labelled):
         rows, groups = rows
     if weight_column:
@@ -221,10 +221,10 @@ def _chunk_of_array(
         groups = np.broadcast_to(groups, rows.shape[:-1]).reshape(-1)
     number = tuple(a + b for a, b in zip(first, block_id, strict=False))
     result = np.empty((1,) * ndim, dtype=object)
-    own: dict[str, Any] = {"groups": groups} if grouped else {}
+    options: dict[str, Any] = {"groups": groups} if grouped else {}
     if numbered:
-        own |= {"number": number, "row": 0}
-    result[(0,) * ndim] = chunk(rows, weights, chunk_label(label, number, step), **own)
+        options |= {"number": number, "row": 0}
+    result[(0,) * ndim] = chunk(rows, weights, chunk_label(label, number, step), **options)
     return result
 
 
@@ -238,11 +238,13 @@ def _map_partitions(
     assert not isinstance(bag, da.Array)
     labels = None if samples.groups is None else samples.groups.labels
     others = {"weights": samples.weights, "groups": labels}
-    given = {key: other for key, other in others.items() if other is not None}
+    collections = {key: collection for key, collection in others.items() if collection is not None}
     every = range(bag.npartitions) if chosen is None else chosen
     if chosen is not None:
         bag = _partitions(bag, chosen)
-        given = {key: _partitions(other, chosen) for key, other in given.items()}
+        collections = {
+            key: _partitions(collection, chosen) for key, collection in collections.items()
+        }
     numbers = db.from_sequence(every, npartitions=len(every))
     return bag.map_partitions(
         _chunk_of_bag,
@@ -251,7 +253,7 @@ def _map_partitions(
         label=samples.label,
         fields=fields_of(samples),
         **options,
-        **given,
+        **collections,
     )
 
 

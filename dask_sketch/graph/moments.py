@@ -297,9 +297,9 @@ def _first_grid(
 
 def _varies(rows: Any) -> bool:
     """Whether any feature has two different values."""
-    given = np.isfinite(rows)
-    high = np.where(given, rows, -np.inf).max(axis=0)
-    return bool((high > np.where(given, rows, np.inf).min(axis=0)).any())
+    finite = np.isfinite(rows)
+    high = np.where(finite, rows, -np.inf).max(axis=0)
+    return bool((high > np.where(finite, rows, np.inf).min(axis=0)).any())
 
 
 def _first_of_chunk(
@@ -399,9 +399,11 @@ def _groups_of_chunk(
     of_groups = []
     for number in range(len(labels)):
         chosen = np.flatnonzero(codes == number)
-        own = None if w is None else w[chosen]
+        group_weights = None if w is None else w[chosen]
         name = f"{label}, group {labels[number]}"
-        of_groups.append(partial_moments(x[chosen], grid, own, nan_policy=nan_policy, label=name))
+        of_groups.append(
+            partial_moments(x[chosen], grid, group_weights, nan_policy=nan_policy, label=name)
+        )
     return labels, of_groups
 
 

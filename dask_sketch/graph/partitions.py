@@ -494,7 +494,9 @@ def _graphs(
         stop = min(start + size, bisect_left(chosen, chosen[start] + MAX_GAP))
         page = chunk_graphs(samples, [chosen[start:stop]], with_groups=reduction.uses_groups)
         if reduction.uses_numbers:
-            own = {n: (n,) for n in chosen[start:stop]} if identities is None else identities
-            page = [replace(graph, identity=own[graph.number]) for graph in page]
+            identity_of = (
+                {n: (n,) for n in chosen[start:stop]} if identities is None else identities
+            )
+            page = [replace(graph, identity=identity_of[graph.number]) for graph in page]
         yield from page
         start, size = stop, min(2 * size, PAGE)

@@ -271,25 +271,25 @@ def _pick_rows(
     there = on_device(x)
     rows = (device_array(x) if there else np.asarray(x)).reshape(-1, x.shape[-1])
     rng = np.random.default_rng(seed)
-    given = None
+    row_weights = None
     if weights is not None:
-        given = on_host(weights).astype(np.float64).reshape(-1)
-        given = np.maximum(np.nan_to_num(given), 0.0)
-        if len(given) != len(rows):
+        row_weights = on_host(weights).astype(np.float64).reshape(-1)
+        row_weights = np.maximum(np.nan_to_num(row_weights), 0.0)
+        if len(row_weights) != len(rows):
             raise InputError(
-                f"weights of {label} have length {len(given)}: give one for each of the "
+                f"weights of {label} have length {len(row_weights)}: give one for each of the "
                 f"{len(rows)} rows."
             )
-    measure = float(len(rows) if given is None else given.sum())
+    measure = float(len(rows) if row_weights is None else row_weights.sum())
     if n_rows is None:
         n_rows = int(density * measure + rng.random())
-    elif given is not None:
-        n_rows = min(n_rows, int((given > 0).sum()))
-    if given is None:
+    elif row_weights is not None:
+        n_rows = min(n_rows, int((row_weights > 0).sum()))
+    if row_weights is None:
         picked = np.sort(rng.choice(len(rows), size=min(n_rows, len(rows)), replace=False))
     else:
         order = rng.permutation(len(rows))
-        counts = _draw(given[order], n_rows, rng) if measure > 0 else np.zeros(len(rows), int)
+        counts = _draw(row_weights[order], n_rows, rng) if measure > 0 else np.zeros(len(rows), int)
         picked = np.sort(np.repeat(order, counts))
     # in C order, since the rounding of sums over rows, and so the center, depends on the order
     values = on_host(rows[device_array(picked) if there else picked]).astype(np.float64, order="C")

@@ -138,12 +138,12 @@ def _combine_in_room(
 
 def apply_to_block(chunk: ChunkFunction, block: Block, label: str) -> Any:
     """Partial result of one block of rows."""
-    given: dict[str, Any] = {} if block.groups is None else {"groups": block.groups}
+    options: dict[str, Any] = {} if block.groups is None else {"groups": block.groups}
     if block.number is not None:
-        given |= {"number": block.number, "row": block.row}
+        options |= {"number": block.number, "row": block.row}
     if block.columns is not None:
-        given["columns"] = block.columns
-    return chunk(block.rows, block.weights, label, **given)
+        options["columns"] = block.columns
+    return chunk(block.rows, block.weights, label, **options)
 
 
 def reduce_blocks(

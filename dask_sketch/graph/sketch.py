@@ -180,8 +180,8 @@ def sketch(
 
 def _require_no_rows(device: Any, sample: Any, position: Any) -> None:
     """Raise for arguments that have no meaning for second moments."""
-    given = {"device": device, "sample": sample or None, "position": position or None}
-    for name, value in given.items():
+    unused = {"device": device, "sample": sample or None, "position": position or None}
+    for name, value in unused.items():
         if value is not None:
             raise InputError(
                 f"{name}={value!r} has no meaning for second moments, which are summed on the "
@@ -250,10 +250,10 @@ def _sketch_stream(
     streams = streams_beside(beside)
     total, columns = None, None
     for number, (block, *values) in enumerate(blocks_together(x, streams)):
-        given = beside | dict(zip(streams, values, strict=True))
+        beside_block = beside | dict(zip(streams, values, strict=True))
         _require_rows(block, number)
         samples, fan_in = open_input(
-            sketch, block, feature_map, split_every, **given, options=options
+            sketch, block, feature_map, split_every, **beside_block, options=options
         )
         samples = block_in_memory(samples, block, number)
         columns = same_columns(columns, samples.feature_names, f"block {number} of the stream")

@@ -52,12 +52,12 @@ def open_map_file(job: Job) -> FeatureMap | None:
     InputError
         If the file system cannot be reached.
     """
-    given = job.feature_map.file
-    if given is None:
+    location = job.feature_map.file
+    if location is None:
         return None
-    key = f"feature_map.file = {shown_value(given)}"
+    key = f"feature_map.file = {shown_value(location)}"
     try:
-        feature_map = open_feature_map(job.resolve(given))
+        feature_map = open_feature_map(job.resolve(location))
     except ArtifactError as error:
         raise _wrong(job, key, error) from error
     except InputError as error:
@@ -137,14 +137,14 @@ def require_features(
     if available and feature_map is not None and not isinstance(feature_map, MomentGrid):
         require_sparse(feature_map)
     first = samples[0]
-    for i, one in enumerate(samples):
+    for i, source in enumerate(samples):
         try:
             if feature_map is not None:
-                one.require_features(
+                source.require_features(
                     feature_map.n_features, "the feature map", feature_map.feature_names
                 )
             elif first.n_features is not None:
-                one.require_features(first.n_features, first.label, first.feature_names)
+                source.require_features(first.n_features, first.label, first.feature_names)
         except InputError as error:
             columns = job.sources[i].columns
             if from_ledger and columns is None:
@@ -175,17 +175,17 @@ def require_vacant_ledger(job: Job, options: dict[str, Any] | None) -> None:
     LedgerError
         If the file system cannot be reached.
     """
-    given, path = job.job.ledger, job.resolve(job.job.ledger)
+    location, path = job.job.ledger, job.resolve(job.job.ledger)
     try:
         require_vacant(open_backend(path, options))
     except FileExistsError as error:
         raise _wrong(
-            job, f"job.ledger = {shown_value(given)}",
+            job, f"job.ledger = {shown_value(location)}",
             f"{path} holds {error}, and no ledger. Give a path that does not exist yet.",
         ) from error  # fmt: skip
     except LedgerError as error:
         if isinstance(error.__cause__, NotADirectoryError):
-            raise _wrong(job, f"job.ledger = {shown_value(given)}", "is a file.") from error
+            raise _wrong(job, f"job.ledger = {shown_value(location)}", "is a file.") from error
         raise
 
 
@@ -255,30 +255,30 @@ def _require_grid(job: Job, grid: MomentGrid) -> None:
 
 def _require_map(job: Job, feature_map: FeatureMap) -> None:
     """Raise for settings that contradict the feature map of the ledger."""
-    given = job.feature_map
+    table = job.feature_map
     stated = open_map_file(job)
     if stated is not None:
         if stated != feature_map:
             raise _wrong(
-                job, f"feature_map.file = {shown_value(given.file)}",
+                job, f"feature_map.file = {shown_value(table.file)}",
                 f"has the digest {stated.digest[:12]}, and the ledger has "
                 f"{feature_map.digest[:12]} since its first run: give the earlier file, or "
                 "another path as job.ledger.",
             )  # fmt: skip
         return
     for name in ("n_frequencies", "distribution", "dtype", "scale", "normalize"):
-        wanted, has = getattr(given, name), getattr(feature_map, name)
+        wanted, has = getattr(table, name), getattr(feature_map, name)
         if wanted is not None and wanted != has:
             raise _other_design(job, f"feature_map.{name}", wanted, has)
 
 
 def design_settings(job: Job) -> dict[str, Any]:
     """Settings of the feature map that only a design uses, for the records of runs."""
-    given = job.feature_map
-    if given.file is not None:
+    table = job.feature_map
+    if table.file is not None:
         return {}
     settings = {
-        f"feature_map.{name}": getattr(given, name)
+        f"feature_map.{name}": getattr(table, name)
         for name in ("n_components", "task", "whitening", "n_pilot", "n_columns")
     }
     return settings | {"job.seed": job.job.seed}
@@ -297,10 +297,10 @@ def _require_rows(job: Job, ledger: Ledger) -> None:
     """Raise for a number of random rows that differs from the ledger; zero is always allowed."""
     wanted, has = job.job.sample, 0 if ledger.sampling is None else ledger.sampling.size
     if wanted not in (None, 0, has):
-        kept = f"at most {has:,} random rows of each partition" if has else "no random rows"
+        rows = f"at most {has:,} random rows of each partition" if has else "no random rows"
         raise _wrong(
             job, f"job.sample = {wanted}",
-            f"the ledger keeps {kept}, as its first run decided, and cannot change that. Leave the "
+            f"the ledger keeps {rows}, as its first run decided, and cannot change that. Leave the "
             "setting out to go on like this, give 0 for none, or give another path as job.ledger, "
             "and the next run reads all data.",
         )  # fmt: skip
@@ -385,13 +385,13 @@ def require_other_data(job: Job, sources: Sequence[tuple[str, Any]]) -> None:
             kind, paths = ("array", (origin.arrays[0].path,)), {str(store)}
         else:
             continue
-        for other_kind, others, other in known:
+        for other_kind, others, other_name in known:
             twice = min(paths & others, default=None) if kind == other_kind else None
             if twice is not None:
                 raise _wrong(
                     job,
                     f"sources[{i}].path",
-                    f"{twice} is read by the source {other!r}, too, and would count twice: leave "
-                    "one of them out",
+                    f"{twice} is read by the source {other_name!r}, too, and would count twice: "
+                    "leave one of them out",
                 )
         known.append((kind, paths, name))

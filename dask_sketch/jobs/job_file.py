@@ -163,9 +163,9 @@ class Job(Table):
             ("sources", i): source for i, source in enumerate(self.sources)
         }
         data |= {} if self.score is None else {("score",): self.score}
-        for loc, one in data.items():
-            if address is not None and "://" in one.path:
-                for key, remedy in unpermitted(one.storage_options, address):
+        for loc, input_table in data.items():
+            if address is not None and "://" in input_table.path:
+                for key, remedy in unpermitted(input_table.storage_options, address):
                     wrong.append(((*loc, key), None, remedy))
         model = self.outputs.model
         if model is not None and not self.decode:
@@ -193,8 +193,8 @@ class Job(Table):
         path = local_path(location)
         if path is None or "://" in location:
             return location
-        given = path if location.startswith("~") else Path(location)
-        return str(resolve_parents(self.path.parent / given).absolute())
+        target = path if location.startswith("~") else Path(location)
+        return str(resolve_parents(self.path.parent / target).absolute())
 
     def options(self, given: Mapping[str, Any], location: str) -> dict[str, Any] | None:
         """Return the options of a file system with their secrets, ``None`` for a local path."""
@@ -316,17 +316,19 @@ def _lines(error: ValidationError) -> Iterator[str]:
     """The key path, the value and the remedy of each error."""
     errors = error.errors(include_url=False)
     # pydantic also counts the valid elements of a list in which another one is wrong
-    parents = {one["loc"][:end] for one in errors for end in range(len(one["loc"]))}
-    errors = [one for one in errors if one["type"] != "too_short" or one["loc"] not in parents]
-    for one in errors[:MAX_ERRORS]:
-        loc, value, remedy = one["loc"], one["input"], one["msg"]
-        if one["type"] == "missing":
+    parents = {entry["loc"][:end] for entry in errors for end in range(len(entry["loc"]))}
+    errors = [
+        entry for entry in errors if entry["type"] != "too_short" or entry["loc"] not in parents
+    ]
+    for entry in errors[:MAX_ERRORS]:
+        loc, value, remedy = entry["loc"], entry["input"], entry["msg"]
+        if entry["type"] == "missing":
             value, remedy = None, "is missing and required"
-        elif one["type"] == "extra_forbidden":
+        elif entry["type"] == "extra_forbidden":
             value, remedy = None, _REPLACED.get(loc) or _unknown(str(loc[-1]), _keys_beside(loc))
-        elif one["type"] == "model_type":
+        elif entry["type"] == "model_type":
             remedy = "should be a table"
-        elif one["type"] == "tuple_type":
+        elif entry["type"] == "tuple_type":
             tables = f" of tables [[{loc[-1]}]]" if len(loc) == 1 else ", such as [0, 100]"
             remedy = f"should be a list{tables}"
         remedy = re.sub(r"^(Value error,|Input|List|Tuple) | after validation", "", remedy)

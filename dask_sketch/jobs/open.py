@@ -407,13 +407,13 @@ def _readable(job: Job, samples: Samples) -> Samples:
     n_rows, min_rows = 0, 2 * _n_pilot(job, samples)
     for start in range(0, len(order), PILOT_CHUNKS):
         chosen = order[start : start + PILOT_CHUNKS].tolist()
-        for number, one in sketch_partitions(
+        for number, chunk_sketch in sketch_partitions(
             samples, chosen, feature_map, nan_policy="omit",
             attempts=limits.attempts, backoff=limits.backoff,
         ):  # fmt: skip
-            if not isinstance(one, ChunkError):
+            if not isinstance(chunk_sketch, ChunkError):
                 readable.append(number)
-                n_rows += one.count + one.omitted
+                n_rows += chunk_sketch.count + chunk_sketch.omitted
         if len(readable) >= PILOT_CHUNKS and n_rows >= min_rows:
             break
     if not readable:
@@ -429,21 +429,21 @@ def _readable(job: Job, samples: Samples) -> Samples:
 
 
 def _n_pilot(job: Job, samples: Samples) -> int:
-    given = job.feature_map
-    if given.n_pilot is not None:
-        return given.n_pilot
-    return default_n_pilot(samples.n_features, given.n_components, given.task or "mixture")
+    table = job.feature_map
+    if table.n_pilot is not None:
+        return table.n_pilot
+    return default_n_pilot(samples.n_features, table.n_components, table.task or "mixture")
 
 
 def _designed_from(job: Job, samples: Samples, nan_policy: NanPolicy) -> Conventions:
-    given = job.feature_map
-    if given.task == PCA:
-        size: dict[str, Any] = {} if given.n_pilot is None else {"n_pilot": given.n_pilot}
+    table = job.feature_map
+    if table.task == PCA:
+        size: dict[str, Any] = {} if table.n_pilot is None else {"n_pilot": table.n_pilot}
         return design(
             samples,
             task="pca",
             n_components=components_wanted(job),
-            n_columns=given.n_columns,
+            n_columns=table.n_columns,
             seed=job.job.seed,
             nan_policy=nan_policy,
             **size,
@@ -451,12 +451,12 @@ def _designed_from(job: Job, samples: Samples, nan_policy: NanPolicy) -> Convent
     options: dict[str, Any] = {
         name: value
         for name in ("task", "distribution", "scale", "whitening", "normalize", "dtype", "n_pilot")
-        if (value := getattr(given, name)) is not None
+        if (value := getattr(table, name)) is not None
     }
     return design(
         samples,
-        n_frequencies=given.n_frequencies,
-        n_components=given.n_components,
+        n_frequencies=table.n_frequencies,
+        n_components=table.n_components,
         covariance_type=largest_type(job, samples.n_features),
         seed=job.job.seed,
         nan_policy=nan_policy,
@@ -480,9 +480,9 @@ def largest_type(job: Job, n_features: int | None) -> str | None:
     n_features
         Number of features, known for every path.
     """
-    given = job.feature_map
-    k = given.n_components
-    if k is None or n_features is None or given.task not in (None, "mixture"):
+    settings = job.feature_map
+    k = settings.n_components
+    if k is None or n_features is None or settings.task not in (None, "mixture"):
         return None
     number = partial(default_n_frequencies, n_features, k, "mixture")
     return max((table.covariance_type for table in job.decode), key=number, default=None)

@@ -319,10 +319,10 @@ def missing_text(fractions: Mapping[str, float]) -> str:
 def model_text(model: Mapping[str, Any]) -> str:
     """Describe the summary of a model as text."""
     if "explained" in model:
-        kept = ", those of the last run" if model["start"] in ("kept", "refused") else ""
+        origin = ", those of the last run" if model["start"] in ("kept", "refused") else ""
         return (
             f"{model['n_components']} principal components with "
-            f"{100 * model['explained']:.3g} % of the variance{kept}"
+            f"{100 * model['explained']:.3g} % of the variance{origin}"
             + ("" if model["turned"] is None else f", turned by {model['turned']:.2g} degrees")
         )
     text = f"{model['kind']} of {model['n_components']}, {model['start']} start"

@@ -58,7 +58,7 @@ class DriftHistory:
     @classmethod
     def from_records(cls, records: Sequence[RunRecord]) -> DriftHistory:
         """Collect the tests of runs, in their order; runs without a test are left out."""
-        tested = [one for one in records if one.results.get("drift") is not None]
+        tested = [entry for entry in records if entry.results.get("drift") is not None]
         changes: tuple[int, ...] = ()
         for record in reversed(records):
             stored = record.results.get("since")
@@ -67,10 +67,10 @@ class DriftHistory:
                 changes = _first_runs(points)
                 break
         return cls(
-            tuple(one.number for one in tested),
-            tuple(one.ended[:10] for one in tested),
-            tuple(TwoSampleTest.from_dict(one.results["drift"]) for one in tested),
-            tuple(bool(one.results.get("alarm")) for one in tested),
+            tuple(entry.number for entry in tested),
+            tuple(entry.ended[:10] for entry in tested),
+            tuple(TwoSampleTest.from_dict(entry.results["drift"]) for entry in tested),
+            tuple(bool(entry.results.get("alarm")) for entry in tested),
             changes,
         )
 
@@ -134,8 +134,8 @@ class DriftHistory:
         """
         return plot_discrepancies(
             self.runs,
-            [one.discrepancy for one in self.tests],
-            [one.interval for one in self.tests],
+            [test.discrepancy for test in self.tests],
+            [test.interval for test in self.tests],
             self.alarms,
             changes=self.changes,
             tolerance=self.tests[-1].tolerance if self.tests else 0.0,
@@ -171,7 +171,7 @@ class DriftHistory:
 
 
 def _first_runs(changes: ChangePoints) -> tuple[int, ...]:
-    return tuple(int(one.label) for one in changes.points)
+    return tuple(int(point.label) for point in changes.points)
 
 
 def drift_history(ledger: LedgerReader | str | os.PathLike[str]) -> DriftHistory:
@@ -285,13 +285,13 @@ class LastChange:
         points = () if self.changes is None else self.changes.points
         return [
             (
-                str(one.label),
-                one.date or "unknown",
-                f"{one.discrepancy:.3g}",
-                "{:.2g} to {:.2g}".format(*one.interval),
-                f"{one.p_value:.2g}",
+                str(point.label),
+                point.date or "unknown",
+                f"{point.discrepancy:.3g}",
+                "{:.2g} to {:.2g}".format(*point.interval),
+                f"{point.p_value:.2g}",
             )
-            for one in reversed(points)
+            for point in reversed(points)
         ]
 
     def __str__(self) -> str:

@@ -221,9 +221,9 @@ def _tracks(
     """Tracks of the components of a model: the tracks of their matches, or new ones."""
     fresh = 1 + max(max(tracks) for tracks in earlier)
     matched = []
-    for one in component_changes(before, model, sketch)[: model.n_components]:
-        matched.append(earlier[-1][one.earlier] if one.earlier >= 0 else fresh)
-        fresh += one.earlier < 0
+    for change in component_changes(before, model, sketch)[: model.n_components]:
+        matched.append(earlier[-1][change.earlier] if change.earlier >= 0 else fresh)
+        fresh += change.earlier < 0
     return tuple(matched)
 
 

@@ -113,7 +113,7 @@ def _require(reference: str, url: str) -> None:
     permitted = permitted_places(reference) or []
     if url in permitted:
         return
-    below = any(url.startswith(f"{one.rstrip('/')}/") for one in permitted)
+    below = any(url.startswith(f"{place.rstrip('/')}/") for place in permitted)
     climbs = _CLIMBS.search(unquote(unquote(url))) is not None
     if climbs or not below:
         what = "credentials of the machine" if reference == AMBIENT else reference

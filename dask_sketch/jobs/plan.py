@@ -276,15 +276,15 @@ def map_for_plan(job: Job, sources: Sequence[OpenSource]) -> Conventions:
     stated = open_map_file(job)
     if stated is not None:
         return stated
-    given, d = job.feature_map, sources[0].samples.n_features
+    table, d = job.feature_map, sources[0].samples.n_features
     assert d is not None  # known for every path
-    if given.task == PCA:
-        n_columns = _columns_of(job, d, given.n_columns)
+    if table.task == PCA:
+        n_columns = _columns_of(job, d, table.n_columns)
         pairwise = job.sources[0].nan_policy == "available"
         return MomentGrid(np.zeros(d), np.ones(d), n_columns, job.job.seed, pairwise=pairwise)
-    task: Any = given.task or "mixture"
-    m = given.n_frequencies or default_n_frequencies(
-        d, given.n_components or 1, task, largest_type(job, d)
+    task: Any = table.task or "mixture"
+    m = table.n_frequencies or default_n_frequencies(
+        d, table.n_components or 1, task, largest_type(job, d)
     )
     return FeatureMap(d, m, scale=1.0)
 

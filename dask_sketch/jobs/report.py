@@ -181,13 +181,13 @@ def _components(results: Results, name: str) -> list[Section]:
         return []
     rows: list[tuple[str, ...]] = [
         (
-            "gone" if one.number < 0 else str(one.number),
-            "new" if one.earlier < 0 else str(one.earlier),
-            f"{one.weight_before:.4f}",
-            f"{one.weight:.4f}",
-            "" if np.isnan(one.distance) else f"{one.distance:.2g}",
+            "gone" if change.number < 0 else str(change.number),
+            "new" if change.earlier < 0 else str(change.earlier),
+            f"{change.weight_before:.4f}",
+            f"{change.weight:.4f}",
+            "" if np.isnan(change.distance) else f"{change.distance:.2g}",
         )
-        for one in moved
+        for change in moved
     ]
     text = (
         f"{len(rows)} of {now.n_components} components of {name} have moved by more than "
@@ -213,10 +213,11 @@ def _moved(results: Results, name: str) -> list[ComponentChange] | None:
         return None
     assert isinstance(total, Sketch)  # since the model is decoded from a sketch
     return [
-        one
-        for one in component_changes(earlier, now, total)
-        if not one.distance < _MIN_MOVE
-        or abs(one.weight - one.weight_before) > _MIN_CHANGE * max(one.weight, one.weight_before)
+        change
+        for change in component_changes(earlier, now, total)
+        if not change.distance < _MIN_MOVE
+        or abs(change.weight - change.weight_before)
+        > _MIN_CHANGE * max(change.weight, change.weight_before)
     ]
 
 
@@ -322,11 +323,11 @@ def _names(results: Mapping[str, Any]) -> tuple[str, ...] | None:
 def _drifts(values: Mapping[str, Mapping[str, float]]) -> dict[str, Drift]:
     return {
         name: Drift(
-            cost=one["squared"] + one["noise_level"],
-            noise_level=one["noise_level"],
-            deviation=one["deviation"],
+            cost=distances["squared"] + distances["noise_level"],
+            noise_level=distances["noise_level"],
+            deviation=distances["deviation"],
         )
-        for name, one in values.items()
+        for name, distances in values.items()
     }
 
 

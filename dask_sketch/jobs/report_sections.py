@@ -160,19 +160,21 @@ def past_section(results: Results, outcome: Outcome) -> list[Section]:
     results, outcome
         Results and outcome of the run.
     """
-    records = [one for one in results.ledger.history() if one.number < outcome.run][-_MAX_RUNS:]
+    records = [record for record in results.ledger.history() if record.number < outcome.run][
+        -_MAX_RUNS:
+    ]
     if not records:
         return []
     rows = [
         (
-            str(one.number),
-            one.ended.replace("T", " ")[:16],
-            noted_status(one.status, one.results),
-            f"{one.counts.get('samples_read', 0):,}",
-            f"{one.counts.get('omitted', 0):,}",
-            f"{one.counts.get('samples', 0):,}",
+            str(record.number),
+            record.ended.replace("T", " ")[:16],
+            noted_status(record.status, record.results),
+            f"{record.counts.get('samples_read', 0):,}",
+            f"{record.counts.get('omitted', 0):,}",
+            f"{record.counts.get('samples', 0):,}",
         )
-        for one in reversed(records)
+        for record in reversed(records)
     ]
     header = ("run", "ended", "status", "samples read", "rows omitted", "samples in all")
     strong = frozenset(i for i, row in enumerate(rows) if row[2] != DONE)
@@ -275,7 +277,7 @@ def drift_drawings(results: Results, outcome: Outcome) -> list[Drawing]:
     """
     if results.drift is None:
         return []
-    records = [one for one in results.ledger.history() if one.number < outcome.run]
+    records = [record for record in results.ledger.history() if record.number < outcome.run]
     earlier = DriftHistory.from_records(records[-_MAX_PICTURED + 1 :])
     if not len(earlier):
         return []
@@ -304,14 +306,14 @@ def _test(results: Results) -> Section:
     shown = test.features[:MAX_ROWS]
     rows: list[tuple[str, ...]] = [
         (
-            one.name,
-            f"{one.means[1]:.4g} ± {one.deviations[1]:.3g}",
-            f"{one.means[0]:.4g} ± {one.deviations[0]:.3g}",
-            f"{one.p_value:.2g}",
+            feature.name,
+            f"{feature.means[1]:.4g} ± {feature.deviations[1]:.3g}",
+            f"{feature.means[0]:.4g} ± {feature.deviations[0]:.3g}",
+            f"{feature.p_value:.2g}",
         )
-        for one in shown
+        for feature in shown
     ]
-    strong = frozenset(i for i, one in enumerate(shown) if one.p_value <= level)
+    strong = frozenset(i for i, feature in enumerate(shown) if feature.p_value <= level)
     return Section("Drift", text, ("feature", "before", "newest", "p-value"), rows, strong)
 
 

@@ -171,10 +171,12 @@ def decode_model(
         start = last
     warm = None
     if start is not None:
-        given = {
+        warm_options = {
             key: value for key, value in options.items() if key not in ("method", "replicates")
         }
-        warm = gaussian_or_centroids("a job", decode(total, n_components, start=start, **given))
+        warm = gaussian_or_centroids(
+            "a job", decode(total, n_components, start=start, **warm_options)
+        )
         if not _is_worse(warm, start, total):
             return DecodedModel(warm, "warm")
     cold = gaussian_or_centroids("a job", decode(total, n_components, **options))

@@ -292,14 +292,14 @@ class IncompleteRows:
         """
         raw = np.ascontiguousarray(raw, dtype=native_type(raw.dtype)).view()
         raw.flags.writeable = False
-        given = np.empty(0) if weights is None else np.ascontiguousarray(weights)
+        row_weights = np.empty(0) if weights is None else np.ascontiguousarray(weights)
         taken, empty = split_incomplete(
-            raw, given, self.reader.center, self._filled, self._observed, self._positions,
+            raw, row_weights, self.reader.center, self._filled, self._observed, self._positions,
             self.minimum, self.maximum,
         )  # fmt: skip
         self.omitted += empty
         filled, positions = self._filled[:taken], self._positions[:taken]
-        used = None if weights is None else given[positions]
+        used = None if weights is None else row_weights[positions]
         refused = self.reader.take(filled, used, False) if taken else -1
         if refused >= 0:
             return int(positions[refused]), filled[refused]

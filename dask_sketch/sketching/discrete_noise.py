@@ -141,8 +141,8 @@ def discrete_gaussian(deviation: int, n: int, bits: RandomBits) -> Integers:
         def once(rows: Integers) -> Flags:
             return _exp_of(_ratio(part[rows], deviation, bits), len(rows))
 
-        kept = _repeated(quotient, once)
-        quotient, part = quotient[kept], part[kept]
+        accepted = _repeated(quotient, once)
+        quotient, part = quotient[accepted], part[accepted]
 
         def square(rows: Integers, k: int) -> Flags:
             below = bits.below(2 * k, len(rows)) == 0

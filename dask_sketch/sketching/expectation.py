@@ -237,8 +237,8 @@ class ExpectationStep(FrozenDataclass):
         if self.has_matrices:
             steepest = np.abs(self._whitening).max(axis=(0, 1)) * self.model.n_features
             limits = 0.5 * REACH / steepest
-            own = self._center, limits, self._whitening, self._offsets, self._peaks
-            return tuple(map(np.ascontiguousarray, own))
+            tables_of_matrices = self._center, limits, self._whitening, self._offsets, self._peaks
+            return tuple(map(np.ascontiguousarray, tables_of_matrices))
         padding = ((0, 0), (0, -self.model.n_features % GROUP))
         limits = 0.5 * REACH / self._slopes.max(axis=0)
         slopes, offsets = np.pad(self._slopes, padding), np.pad(self._offsets, padding)
@@ -461,8 +461,8 @@ class ExpectationStep(FrozenDataclass):
         divisor = np.where(counts > 0.0, counts, 1.0)[:, None, None]
         spread = second / divisor - shift[:, :, None] * shift[:, None, :]
         matrices = factors @ spread @ np.swapaxes(factors, 1, 2)
-        before, kept = model.covariance_matrices, counts <= 0.0
-        matrices = np.where(kept[:, None, None], before, matrices)
+        before, empty = model.covariance_matrices, counts <= 0.0
+        matrices = np.where(empty[:, None, None], before, matrices)
         if model.covariance_type == "tied":
             matrices = np.einsum("k,kij->ij", counts / counts.sum(), matrices)[None]
             before = before[:1]
@@ -471,7 +471,7 @@ class ExpectationStep(FrozenDataclass):
             before = model.covariances
         matrices = covariances_of(model.covariance_type).constrained(matrices, before, smallest)
         if model.covariance_type != "tied":
-            matrices = np.where(kept[:, None, None], before, matrices)
+            matrices = np.where(empty[:, None, None], before, matrices)
         return GaussianMixture(
             weights,
             model.means + np.einsum("kij,kj->ki", factors, shift),

@@ -191,8 +191,8 @@ class SketchGroup(FrozenDataclass, Storable):
                 f"sketches has the labels {list(sketches)[:_MAX_SHOWN]!r}: give distinct labels, "
                 "none of them missing."
             )
-        given = list(sketches.values())
-        parts = [given[position] for position in np.argsort(codes)]
+        unsorted = list(sketches.values())
+        parts = [unsorted[position] for position in np.argsort(codes)]
         for part in parts:
             if not isinstance(part, Sketch):
                 raise InputError(

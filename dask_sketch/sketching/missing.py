@@ -193,12 +193,12 @@ class StackedMissing(FrozenDataclass):
             return None
         zeros = {name: FixedPoint.zeros(n) for name, n in counter_sizes(feature_map).items()}
         none = MissingWeights(**zeros, weight_quanta=0)
-        given = [none if part is None else part for part in parts]
+        counters = [none if part is None else part for part in parts]
         stacks = {
-            name: StackedFixedPoint.from_fixed_point([getattr(part, name) for part in given])
+            name: StackedFixedPoint.from_fixed_point([getattr(part, name) for part in counters])
             for name in ARRAYS
         }
-        weights = StackedFixedPoint.from_integers([part.weight_quanta for part in given])
+        weights = StackedFixedPoint.from_integers([part.weight_quanta for part in counters])
         return cls(**stacks, weight_quanta=weights)
 
     @classmethod
@@ -477,14 +477,14 @@ class ObservedPatterns:
         d = uses.shape[1]
         first, second = pairs_of(d)
         pairs = np.zeros((d, d))
-        own = both[first == second]
-        pairs[:] = np.outer(own, own)  # of features whose pairs are not counted
+        observed = both[first == second]
+        pairs[:] = np.outer(observed, observed)  # of features whose pairs are not counted
         pairs[first, second] = pairs[second, first] = both
-        self._missed = np.flatnonzero(own < 1.0)
+        self._missed = np.flatnonzero(observed < 1.0)
         uses = uses[:, self._missed]
         self._sets, of = np.unique(uses, axis=0, return_inverse=True)
         self._set_of_frequency = of.reshape(-1)
-        self._observed = np.clip(own[self._missed], _MIN_PROBABILITY, 1.0 - _MIN_PROBABILITY)
+        self._observed = np.clip(observed[self._missed], _MIN_PROBABILITY, 1.0 - _MIN_PROBABILITY)
         self._order, self._parents, self._given = _tree(
             pairs[np.ix_(self._missed, self._missed)], self._observed
         )
@@ -576,7 +576,7 @@ def _tree(both: Array, observed: Array) -> tuple[NDArray[np.intp], NDArray[np.in
         Features, children before their parents, shape (n,).
     parents
         Parent of each feature, shape (n,); -1 for a root.
-    given
+    conditional
         Probabilities that a feature is observed where its parent is missing, and where it is
         observed, shape (n, 2).
     """
@@ -584,11 +584,11 @@ def _tree(both: Array, observed: Array) -> tuple[NDArray[np.intp], NDArray[np.in
     order, parents = np.empty(0, np.intp), np.full(n, -1, np.intp)
     if not n:
         return order, parents, np.empty((0, 2))
-    one = observed[:, None]
-    cells = (both, one - both, observed - both, 1.0 - one - observed + both)
+    column = observed[:, None]
+    cells = (both, column - both, observed - both, 1.0 - column - observed + both)
+    missing, column_missing = 1.0 - observed, 1.0 - column
     expected = (
-        one * observed, one * (1.0 - observed), (1.0 - one) * observed,
-        (1.0 - one) * (1.0 - observed),
+        column * observed, column * missing, column_missing * observed, column_missing * missing,
     )  # fmt: skip
     information = sum(
         np.maximum(cell, 0.0)
@@ -602,10 +602,10 @@ def _tree(both: Array, observed: Array) -> tuple[NDArray[np.intp], NDArray[np.in
     depth_first, before = depth_first_order(edges, 0, directed=False)
     order = depth_first[::-1].astype(np.intp)
     parents = np.where(before < 0, -1, before).astype(np.intp)
-    given = np.repeat(observed[:, None], 2, axis=1)
+    conditional = np.repeat(observed[:, None], 2, axis=1)
     for feature, parent in enumerate(parents):
         if parent >= 0:
             chance = observed[parent]
-            given[feature, 0] = (observed[feature] - both[feature, parent]) / (1.0 - chance)
-            given[feature, 1] = both[feature, parent] / chance
-    return order, parents, np.clip(given, 0.0, 1.0)
+            conditional[feature, 0] = (observed[feature] - both[feature, parent]) / (1.0 - chance)
+            conditional[feature, 1] = both[feature, parent] / chance
+    return order, parents, np.clip(conditional, 0.0, 1.0)

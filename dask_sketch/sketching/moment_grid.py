@@ -121,12 +121,12 @@ class MomentGrid(FrozenDataclass):
             Attributes of the grid.
         """
         x = np.asarray(rows, dtype=np.float64)
-        given = np.isfinite(x)
-        x, count = np.where(given, x, 0.0), np.maximum(given.sum(axis=0), 1)
+        finite = np.isfinite(x)
+        x, count = np.where(finite, x, 0.0), np.maximum(finite.sum(axis=0), 1)
         largest = np.abs(x).max(axis=0)
         scaled = x / np.where(largest > 0.0, largest, 1.0)
         mean = scaled.sum(axis=0) / count
-        away = np.where(given, scaled - mean, 0.0)
+        away = np.where(finite, scaled - mean, 0.0)
         deviation = np.sqrt((away**2).sum(axis=0) / count) * largest
         # a feature that does not vary here may vary elsewhere, by a fraction of its value or, if
         # that is zero, like the others

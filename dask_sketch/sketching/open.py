@@ -278,9 +278,9 @@ def _sample(dataset: xr.Dataset, n_features: int) -> RowSample:
     rows = np.array(dataset["sample_rows"].values)
     n, size = len(rows), int(attrs["sample_size"])
     rows = stored_array(dataset, "sample_rows", (n, n_features), (np.float32, np.float64))
-    given = {name: stored_array(dataset, f"sample_{name}", (n,), (np.float64,)) for name in SAMPLE}
+    arrays = {name: stored_array(dataset, f"sample_{name}", (n,), (np.float64,)) for name in SAMPLE}
     sample = RowSample(rows=rows, threshold=float.fromhex(attrs["sample_threshold"]), size=size,
-                      **given)  # fmt: skip
+                      **arrays)  # fmt: skip
     if not sample.is_possible:
         raise ArtifactError("sample_rows are not rows that a pass chose; the sketch was edited.")
     return sample

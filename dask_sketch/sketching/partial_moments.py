@@ -69,28 +69,31 @@ def partial_moments(
     squared_weight = omitted = 0
     for start in range(0, len(x), step):
         rows = x[start : start + step].astype(np.float64)
-        own = None if w is None else w[start : start + step].astype(np.float64)
+        row_weights = None if w is None else w[start : start + step].astype(np.float64)
         finite = np.isfinite(rows)
         fine = finite.any(axis=1) if grid.pairwise else finite.all(axis=1)
-        kept = fine | (nan_policy == "omit" or grid.pairwise)
-        if own is not None:
-            kept &= (own == 0.0) | ((own >= 2.0**MIN_EXPONENT) & (own <= 2.0**MAX_EXPONENT))
+        valid = fine | (nan_policy == "omit" or grid.pairwise)
+        if row_weights is not None:
+            valid &= (row_weights == 0.0) | (
+                (row_weights >= 2.0**MIN_EXPONENT) & (row_weights <= 2.0**MAX_EXPONENT)
+            )
         rows[~finite] = np.nan
         rows -= grid.center
         rows /= grid.unit
-        kept &= ~(fine & (np.abs(rows) > MAX_DISTANCE).any(axis=1))
-        if not kept.all():
-            bad = int(np.argmin(kept))
+        valid &= ~(fine & (np.abs(rows) > MAX_DISTANCE).any(axis=1))
+        if not valid.all():
+            bad = int(np.argmin(valid))
+            weight = None if row_weights is None else float(row_weights[bad])
             refuse_values(
-                x[start + bad], None if own is None else float(own[bad]), start + bad, label,
+                x[start + bad], weight, start + bad, label,
                 grid.center, grid.unit, grid.feature_names, "the grid",
                 "give like=, second moments of typical rows",
             )  # fmt: skip
         omitted += int((~fine).sum())
         if not fine.all():
-            rows, own = rows[fine], None if own is None else own[fine]
+            rows, row_weights = rows[fine], None if row_weights is None else row_weights[fine]
         try:
-            squared_weight += _add_rows(sums, rows, own, grid)
+            squared_weight += _add_rows(sums, rows, row_weights, grid)
         except CapacityError as error:
             raise ChunkError(f"{label}: {error}") from error
     return SecondMoments(grid, FixedPoint(*sums), squared_weight, len(x) - omitted, omitted)
@@ -120,8 +123,8 @@ def _add_scaled(
     q = np.empty((len(rows), 1 + d * (2 if grid.pairwise else 1)))
     q[:, 0], q[:, -d:] = 1.0, rows
     if grid.pairwise:
-        given = np.isfinite(rows)
-        q[:, 1 : 1 + d], q[:, -d:] = given, np.where(given, rows, 0.0)
+        finite = np.isfinite(rows)
+        q[:, 1 : 1 + d], q[:, -d:] = finite, np.where(finite, rows, 0.0)
     if roots is not None:
         q *= roots[:, None]
     q *= 2.0**FRACTION

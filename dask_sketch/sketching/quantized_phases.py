@@ -168,10 +168,10 @@ class QuantizedPhases(FrozenDataclass, Storable):
             arcs = digits.reshape(-1, m, self.bits) @ powers
             ticks = arcs << np.uint16(_TICKS - self.bits)
             ticks -= _dither(self.seed, self.position + rows.start, len(ticks), m)
-            for exponent, own, parts in self._parts(rows):
+            for exponent, members, parts in self._parts(rows):
                 total = sums.setdefault(exponent, np.zeros((2, m), np.int64))
                 for k, waves in enumerate((cosines, sines)):
-                    values = waves[ticks[own]]
+                    values = waves[ticks[members]]
                     if parts is not None:
                         values = np.rint(values * parts[:, None]).astype(np.int64)
                     total[k] += values.sum(axis=0)
@@ -201,8 +201,8 @@ class QuantizedPhases(FrozenDataclass, Storable):
             yield 0, slice(None), None
             return
         block = self.weights[rows]
-        for exponent, own in weights_by_exponent(block):
-            yield exponent, own, np.ldexp(block[own], -exponent)
+        for exponent, members in weights_by_exponent(block):
+            yield exponent, members, np.ldexp(block[members], -exponent)
 
     def _stored(self) -> tuple[xr.Dataset, str, int]:
         return artifact.stored_phases(self), artifact.PHASES, 1
@@ -295,20 +295,20 @@ def quantize_phases(
     )  # fmt: skip
     cycles = feature_map.frequencies / (2.0 * np.pi)
     packed = np.empty((len(x), -(-m * bits // 8)), np.uint8)
-    kept = np.ones(len(x), dtype=bool)
+    complete = np.ones(len(x), dtype=bool)
     sent = 0
     powers = np.arange(bits, dtype=np.uint8)[::-1]
     for rows in _blocks(len(x), m, step):
-        block, own = normalized(x[rows], feature_map), None if w is None else w[rows]
+        block, row_weights = normalized(x[rows], feature_map), None if w is None else w[rows]
         try:
-            refused = reader.take(block, own, nan_policy == "omit")
+            refused = reader.take(block, row_weights, nan_policy == "omit")
         except CapacityError as error:
             raise ChunkError(f"samples: {error}") from error
         if refused >= 0:
             bad = x[rows.start + refused]
-            refuse_row(bad, own, refused, rows.start, "samples", feature_map)
-        kept[rows] = np.isfinite(block).all(axis=1)
-        ticks = _phases(block[kept[rows]].astype(np.float64) - feature_map.center, cycles)
+            refuse_row(bad, row_weights, refused, rows.start, "samples", feature_map)
+        complete[rows] = np.isfinite(block).all(axis=1)
+        ticks = _phases(block[complete[rows]].astype(np.float64) - feature_map.center, cycles)
         ticks += _dither(seed, start + sent, len(ticks), m)
         arcs = (ticks >> np.uint16(_TICKS - bits)).astype(np.uint8)
         digits = arcs[:, :, None] >> powers & np.uint8(1)
@@ -317,7 +317,7 @@ def quantize_phases(
     return QuantizedPhases(
         feature_map, packed[:sent], bits, seed, start, reader.minimum, reader.maximum,
         reader.first_quanta, reader.second_quanta, reader.weight_quanta,
-        reader.squared_weight_quanta, reader.omitted, None if w is None else w[kept],
+        reader.squared_weight_quanta, reader.omitted, None if w is None else w[complete],
     )  # fmt: skip
 
 
@@ -475,14 +475,16 @@ def read_phases(dataset: xr.Dataset, store: object = "the dataset") -> Quantized
             **arrays,
             **totals,
         )
-        given = np.ones(n) if weights is None else weights
+        row_weights = np.ones(n) if weights is None else weights
         stated = phases.weight_quanta / 2**WEIGHT_FRACTION, phases.squared_weight_quanta / _SQUARED
     except _DAMAGES as error:
         raise damaged_store(store, "file of quantised phases", error) from error
     possible = phases.first_quanta.is_canonical() and phases.second_quanta.is_canonical()
     possible &= 0 <= phases.seed <= MAX_SEED and 0 <= phases.position <= _MAX_POSITION
-    possible &= phases.omitted >= 0 and all(map(is_weight, given.tolist()))
-    possible &= np.allclose(stated, [given.sum(), (given**2).sum()], rtol=_TOLERANCE, atol=0.0)
+    possible &= phases.omitted >= 0 and all(map(is_weight, row_weights.tolist()))
+    possible &= np.allclose(
+        stated, [row_weights.sum(), (row_weights**2).sum()], rtol=_TOLERANCE, atol=0.0
+    )
     possible &= bool((units == moment_units(feature_map)).all())
     if not possible:
         raise ArtifactError(

@@ -242,8 +242,8 @@ class RowSample(FrozenDataclass):
     @property
     def is_weighted(self) -> bool:
         """Whether the weights of the rows in the data differ."""
-        given = self.row_weights
-        return bool(len(given) and np.ptp(given) > _EQUAL_WEIGHTS * given.max())
+        weights = self.row_weights
+        return bool(len(weights) and np.ptp(weights) > _EQUAL_WEIGHTS * weights.max())
 
     @cached_property
     def noise_weights(self) -> Array:
@@ -273,12 +273,12 @@ class RowSample(FrozenDataclass):
         """
         size = min(part.size for part in parts)
         threshold = min(part.threshold for part in parts)
-        kept = [part for part in parts if len(part)]
-        if not kept:
+        nonempty = [part for part in parts if len(part)]
+        if not nonempty:
             return cls.empty(parts[0].rows.shape[1], size, parts[0].rows.dtype)._cut(threshold)
-        rows = np.concatenate([part.rows for part in kept])
+        rows = np.concatenate([part.rows for part in nonempty])
         weights, importance, keys = (
-            np.concatenate([getattr(part, name) for part in kept])
+            np.concatenate([getattr(part, name) for part in nonempty])
             for name in ("row_weights", "importance", "keys")
         )
         return cls(rows, weights, importance, keys, threshold, size)._cut(threshold)
@@ -292,9 +292,9 @@ class RowSample(FrozenDataclass):
             keys = self.keys[order]
         if len(keys) > self.size:
             threshold = min(threshold, float(keys[self.size]))
-        kept = order[: int(np.searchsorted(keys, threshold))]
+        under = order[: int(np.searchsorted(keys, threshold))]
         return RowSample(
-            self.rows[kept], self.row_weights[kept], self.importance[kept], self.keys[kept],
+            self.rows[under], self.row_weights[under], self.importance[under], self.keys[under],
             float(threshold), self.size,
         )  # fmt: skip
 
@@ -333,9 +333,9 @@ class RowSample(FrozenDataclass):
     def is_possible(self) -> bool:
         """Whether the arrays, of the right shapes, can be those of a sample."""
         keys = self.keys
-        given = (self.rows, self.row_weights, self.importance, keys)
+        arrays = (self.rows, self.row_weights, self.importance, keys)
         return bool(
-            all(np.isfinite(values).all() for values in given)
+            all(np.isfinite(values).all() for values in arrays)
             and len(self) <= self.size
             and self.threshold > 0  # not NaN
             and (keys[1:] >= keys[:-1]).all()
@@ -490,7 +490,7 @@ class RowSampler:
         positions
             Position of each row, shape (n,), if they are not consecutive.
         """
-        before, kept = self._threshold, tuple(self._parts)
+        before, earlier = self._threshold, tuple(self._parts)
         for bound in self._sampling.bounds(len(x)) if weights is None else ():
             if bound < before:
                 self._threshold = bound
@@ -500,7 +500,7 @@ class RowSampler:
                 if self._threshold < bound:  # more than ``size`` rows were under it
                     return
                 # else many rows are not finite, or near the center
-                self._threshold, self._parts = before, list(kept)
+                self._threshold, self._parts = before, list(earlier)
         self._scan(x, weights, start, positions)
 
     def _scan(self, x: Any, weights: Any, start: int, positions: NDArray[np.int64] | None) -> None:
@@ -511,17 +511,21 @@ class RowSampler:
         size = max(_READ_BYTES // (8 * len(self._center)), 1)
         waiting: list[tuple[NDArray[Any], NDArray[Any], Array]] = []
         for first in range(0, len(x), _BLOCK):
-            n_rows, given = min(_BLOCK, len(x) - first), np.empty(0)
+            n_rows, block_weights = min(_BLOCK, len(x) - first), np.empty(0)
             if weights is not None:
-                given = on_host(weights[first : first + _BLOCK]).astype(np.float64)
-            bound = self._bound(far * np.nanmax(given, initial=0.0) if given.size else far)
+                block_weights = on_host(weights[first : first + _BLOCK]).astype(np.float64)
+            bound = self._bound(
+                far * np.nanmax(block_weights, initial=0.0) if block_weights.size else far
+            )
             positions_of_block = (
                 _NO_POSITIONS if positions is None else positions[first : first + _BLOCK]
             )
             count = _candidates(
                 positions_of_block, start + first, n_rows, self._base, bound, numbers, hashes
             )
-            weights_of_candidates = given[numbers[:count]] if given.size else given
+            weights_of_candidates = (
+                block_weights[numbers[:count]] if block_weights.size else block_weights
+            )
             waiting.append((numbers[:count] + first, hashes[:count].copy(), weights_of_candidates))
             if first + n_rows == len(x) or sum(len(each) for each, _, _ in waiting) >= size:
                 joined = [np.concatenate(arrays) for arrays in zip(*waiting, strict=True)]
@@ -543,15 +547,15 @@ class RowSampler:
             rows = unit_rows(rows).astype(rows.dtype)
         keys, importance = np.empty((2, len(numbers)))
         _score(rows, weights, hashes, self._center, self._precision, keys, importance)
-        kept = keys < self._threshold  # not of weight zero, whose key is infinite
-        chosen = rows[kept]
-        kept[kept] = finite = np.isfinite(chosen).all(axis=1)
+        taken = keys < self._threshold  # not of weight zero, whose key is infinite
+        chosen = rows[taken]
+        taken[taken] = finite = np.isfinite(chosen).all(axis=1)
         size = self._sampling.size
         part = RowSample(
             chosen[finite],
-            weights[kept] if weights.size else np.ones(int(kept.sum())),
-            importance[kept],
-            keys[kept],
+            weights[taken] if weights.size else np.ones(int(taken.sum())),
+            importance[taken],
+            keys[taken],
             self._threshold,
             size,
         )

@@ -301,10 +301,10 @@ class SecondMoments(FrozenDataclass, Storable):
 
     def _divided(self, weights: Any) -> Any:
         """Factors from second moments about the mean to unbiased covariances."""
-        one = self.total_weight / max(self.effective_count, 1.0)  # weight of a row, on average
+        mean_weight = self.total_weight / max(self.effective_count, 1.0)  # of a row
         weights = np.asarray(weights)  # a division of plain numbers by zero would be an error
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(weights > one, weights / (weights - one), np.nan)
+            return np.where(weights > mean_weight, weights / (weights - mean_weight), np.nan)
 
     @property
     def variance(self) -> Array:
@@ -344,9 +344,9 @@ class SecondMoments(FrozenDataclass, Storable):
                 weights[i, i:] = weights[i:, i] = self._part(1 + i, 1 + i, 1 + d)
                 first[:, i] = self._part(1 + i, 1 + d, 1 + 2 * d)  # of the rows that have i
         if not (weights > 0.0).all():
-            one, two = np.argwhere(~(weights > 0.0))[0]
+            i, j = np.argwhere(~(weights > 0.0))[0]
             raise InputError(
-                f"features {one} and {two} are in no row together: leave one of them out, or "
+                f"features {i} and {j} are in no row together: leave one of them out, or "
                 "impute missing values."
             )
         if self.grid.pairwise:

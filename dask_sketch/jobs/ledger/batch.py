@@ -235,7 +235,7 @@ def read_sketches(
     if sampling is None:
         return sketches
     rows = _samples_of(arrays, positions, feature_map, sampling, label)
-    return [with_rows(one, sample) for one, sample in zip(sketches, rows, strict=True)]
+    return [with_rows(sketch, sample) for sketch, sample in zip(sketches, rows, strict=True)]
 
 
 def read_samples(
@@ -317,13 +317,13 @@ class Index:
             Members of new batches, by the names of their folders; the other ones are read.
         """
         state = {batch.reference.name: batch for batch in batches}
-        other = [name for name, batch in self.batches.items() if state.get(name) != batch]
+        outdated = [name for name, batch in self.batches.items() if state.get(name) != batch]
         fresh = [batch for name, batch in state.items() if self.batches.get(name) != batch]
         members = {**self.members, **known}
         wanted = [batch for batch in fresh if batch.reference.name not in members]
         for batch, read in zip(wanted, read_members(self._backend, wanted), strict=True):
             members[batch.reference.name] = read
-        for name in other:
+        for name in outdated:
             for row in self.live(name):
                 key = self.key(name, row)
                 del self._entries[key], self._row[key]

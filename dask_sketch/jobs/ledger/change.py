@@ -79,7 +79,7 @@ def mergeable(batches: Sequence[Batch], max_members: int) -> list[list[Batch]]:
             continue
         group: list[Batch] = []
         for batch in alike:
-            if sum(one.n_live for one in group) + batch.n_live > max_members:
+            if sum(earlier.n_live for earlier in group) + batch.n_live > max_members:
                 groups.append(group)
                 group = []
             group.append(batch)
@@ -151,8 +151,8 @@ class Change:
             self._added.append((partition, self._with_rows(partition.key, sketch)))
         keys = [partition.key for partition, _ in self._added]
         new, out = set(keys), list(removed)
-        for name, given in (("added", keys), ("removed", out)):
-            twice = sorted(key for key, n in Counter(given).items() if n > 1)
+        for name, named_keys in (("added", keys), ("removed", out)):
+            twice = sorted(key for key, n in Counter(named_keys).items() if n > 1)
             if twice:
                 raise LedgerError(f"{name} contains {twice[0]!r} twice: give each key once.")
         leaving = set(out)
@@ -161,7 +161,7 @@ class Change:
         out = [key for key in out if key not in only_quarantined]
         self._leaving = self._index.rows([*out, *replaced])
         resolved = new | leaving
-        kept = {key: why for key, why in state.quarantined.items() if key not in resolved}
+        unresolved = {key: why for key, why in state.quarantined.items() if key not in resolved}
         gone = {key: runs for key, runs in state.gone.items() if key not in new}
         gone |= {key: (entries[key].since, state.last_run) for key in out if key not in new}
         marks = {
@@ -170,7 +170,7 @@ class Change:
         }
         self._state = replace(
             state,
-            quarantined=kept | dict(quarantined),
+            quarantined=unresolved | dict(quarantined),
             gone=gone,
             fingerprints={**state.fingerprints, **marks},
             with_missing=state.with_missing
@@ -310,10 +310,10 @@ class Change:
         marked = self._mark(self._state.batches)
         total = self._new_total(marked)
         if self._before.with_rows and not self._state.with_rows:
-            kept = [self._merged([batch]) for batch in marked]
+            earlier = [self._merged([batch]) for batch in marked]
         else:
-            kept = self._without_erased(marked) if self._erased else self._compacted(marked)
-        batches = self._write_added(kept)
+            earlier = self._without_erased(marked) if self._erased else self._compacted(marked)
+        batches = self._write_added(earlier)
         state = replace(self._state, batches=tuple(batches))
         pilot = None if isinstance(self._map, MomentGrid) else self._map.pilot
         if self._before.number == 0 and pilot is not None:
@@ -337,7 +337,7 @@ class Change:
             # no commit since the last run: its state without the forgotten partitions is known
             run = before.states[-1][0]
         if run is not None and state.total is not None:
-            states = [*(one for one in states if one[0] != run), (run, state.total)]
+            states = [*(entry for entry in states if entry[0] != run), (run, state.total)]
         gone = {
             key: (since, last)
             for key, (since, last) in state.gone.items()
@@ -375,7 +375,7 @@ class Change:
     def _tightened(self, total: Sketch, batches: Sequence[Batch]) -> Sketch:
         """Replace the bounds of a total by the bounds of the live partitions."""
         added = [sums for _, sums in self._added if isinstance(sums, Sketch)]
-        bounds = [np.stack([one.minimum, one.maximum])[None] for one in added]
+        bounds = [np.stack([sketch.minimum, sketch.maximum])[None] for sketch in added]
         for batch in batches:
             values = read_rows(self._backend, batch, self._map, [BOUNDS])[BOUNDS]
             bounds.append(np.delete(values, sorted(batch.dead), axis=0))
@@ -429,8 +429,8 @@ class Change:
         if self._sampling is not None and self._record is not None:
             groups += [[batch] for batch in batches if batch.dead and batch not in merged]
             merged |= {batch for batch in batches if batch.dead}
-        kept = [batch for batch in batches if batch not in merged]
-        return [*kept, *(self._merged(group) for group in groups)]
+        unmerged = [batch for batch in batches if batch not in merged]
+        return [*unmerged, *(self._merged(group) for group in groups)]
 
     def _merged(self, batches: Sequence[Batch]) -> Batch:
         """Write one batch of the live members of several batches."""

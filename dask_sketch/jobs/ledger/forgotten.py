@@ -55,8 +55,8 @@ class RowRanges:
         for key, fingerprints in partitions.items():
             file, start, stop = _range_of(key)
             ranges[file].append((start, stop, key))
-            for one in filter(_DIGEST.fullmatch, fingerprints):
-                self._holders[one].add(key)
+            for fingerprint in filter(_DIGEST.fullmatch, fingerprints):
+                self._holders[fingerprint].add(key)
         # for each file: sorted starts, the largest stop of the ranges up to each start, and ranges
         self._ranges: dict[str, tuple[list[int], list[float], list[tuple[int, float, str]]]] = {}
         for file, those in ranges.items():
@@ -69,7 +69,7 @@ class RowRanges:
         file, start, stop = _range_of(key)
         starts, stops, _ = self._ranges.get(file, ((), (), ()))
         before = bisect_left(starts, stop)  # ranges that start before this one stops
-        return any(one in self._holders for one in fingerprints) or (
+        return any(fingerprint in self._holders for fingerprint in fingerprints) or (
             before > 0 and stops[before - 1] > start
         )
 
@@ -151,16 +151,16 @@ def same_rows(forgotten: Mapping[str, Iterable[str]], keys: Iterable[str]) -> se
     """
     holders: dict[tuple[str, str], set[str]] = defaultdict(set)
     marks = {
-        key: [(key.removeprefix(file_of(key)), one) for one in those if _DIGEST.fullmatch(one)]
+        key: [(key.removeprefix(file_of(key)), mark) for mark in those if _DIGEST.fullmatch(mark)]
         for key, those in forgotten.items()
     }
     for key, those in marks.items():
-        for one in those:
-            holders[one].add(key)
+        for mark in those:
+            holders[mark].add(key)
     same = set(keys)
     todo = list(same)
     while todo:
-        for one in marks.get(todo.pop(), ()):
-            todo += holders[one] - same
-            same |= holders[one]
+        for mark in marks.get(todo.pop(), ()):
+            todo += holders[mark] - same
+            same |= holders[mark]
     return same

@@ -118,14 +118,14 @@ def write_record(
     backend: Backend, segments: Sequence[Reference], record: RunRecord, number: int
 ) -> tuple[Reference, ...]:
     """Write one more record; return the new segments of the history."""
-    kept = list(segments)
-    last = read_records(backend, kept[-1:])[0] if kept else []
+    remaining = list(segments)
+    last = read_records(backend, remaining[-1:])[0] if remaining else []
     if len(last) < SEGMENT:
-        kept = kept[:-1]
+        remaining = remaining[:-1]
     else:
         last = []
-    attributes = {"records": [one.to_json() for one in (*last, record)]}
-    return (*kept, write_group(backend, fresh_name(RUNS_FOLDER, number), {}, attributes))
+    attributes = {"records": [entry.to_json() for entry in (*last, record)]}
+    return (*remaining, write_group(backend, fresh_name(RUNS_FOLDER, number), {}, attributes))
 
 
 def write_model(backend: Backend, model: JobModel, run: int) -> str:

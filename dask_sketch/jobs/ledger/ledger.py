@@ -404,10 +404,10 @@ class Ledger(LedgerReader):
         self._adopt(state, total, members)
 
     def _collect(self, *, strict: bool = False) -> None:
-        kept = [name for by_name in self._models.values() for name in by_name.values()]
+        models = [name for by_name in self._models.values() for name in by_name.values()]
         try:
-            kept += [name for record in self.history() for name in record.models.values()]
-            collect(self.backend, self._state, kept)
+            models += [name for record in self.history() for name in record.models.values()]
+            collect(self.backend, self._state, models)
         except LedgerError as error:
             if strict:
                 raise
@@ -434,18 +434,18 @@ def collect(backend: Backend, current: Manifest, models_kept: Collection[str]) -
     LedgerError
         If an object could not be removed.
     """
-    kept = {current.number: current}
+    states = {current.number: current}
     numbers = commit_numbers(backend)
     for number in reversed(numbers):
-        if current.oldest <= number < current.number and len(kept) < KEEP_COMMITS:
+        if current.oldest <= number < current.number and len(states) < KEEP_COMMITS:
             # an incomplete commit was never a state
             with contextlib.suppress(LedgerError, FileNotFoundError):
-                kept[number] = read_commit(backend, number)
+                states[number] = read_commit(backend, number)
     # commits first, so that no state refers to a missing object
     for number in numbers:
-        if number not in kept:
+        if number not in states:
             backend.remove(commit_name(number))
-    needed = set(models_kept).union(*(state.names() for state in kept.values()))
+    needed = set(models_kept).union(*(state.names() for state in states.values()))
     for folder in _FOLDERS:
         for name in backend.names(folder):
             if f"{folder}/{name}" not in needed and is_object_name(f"{folder}/{name}"):

@@ -221,19 +221,19 @@ class Lock:
 
     def _why_break(self, stale_after: float) -> str:
         try:
-            other = read_holder(self._backend)
+            holder = read_holder(self._backend)
         except LedgerError as error:
             return f"broke a lock that is damaged: {error}"
-        if other is None:
+        if holder is None:
             return "broke a lock that was being released"
-        why = other.why_stale(stale_after)
+        why = holder.why_stale(stale_after)
         if why is None:
             raise LedgerLocked(
-                f"{self._backend.label} is locked by {other}: wait until it has finished. The lock "
-                f"of a process that has ended, or that has no heartbeat for {stale_after:,.0f} s, "
-                "is broken automatically."
+                f"{self._backend.label} is locked by {holder}: wait until it has finished. The "
+                "lock of a process that has ended, or that has no heartbeat for "
+                f"{stale_after:,.0f} s, is broken automatically."
             )
-        return f"broke the lock of {other}: {why}"
+        return f"broke the lock of {holder}: {why}"
 
     def require_held(self) -> None:
         """Check that this process still holds the lock.
@@ -244,11 +244,11 @@ class Lock:
             If another process has broken the lock.
         """
         try:
-            other = read_holder(self._backend)
+            holder = read_holder(self._backend)
         except LedgerError:
-            other = None
-        if other is None or other.token != self._holder.token:
-            by = "removed" if other is None else f"taken over by {other}"
+            holder = None
+        if holder is None or holder.token != self._holder.token:
+            by = "removed" if holder is None else f"taken over by {holder}"
             raise LedgerLocked(
                 f"the lock of {self._backend.label} was {by}, so nothing more is written. Commits "
                 "are not affected; run again."

@@ -286,9 +286,9 @@ def require_vacant(backend: Backend) -> None:
     """
     # an interrupted call leaves only a feature map or a grid, or temporary files
     names = {name for name in backend.names("") if not name.startswith(".")}
-    other = sorted(names - {FEATURE_MAP_FOLDER, GRID_FOLDER})
-    if other:
-        raise FileExistsError(first_few(map(repr, other)))
+    foreign = sorted(names - {FEATURE_MAP_FOLDER, GRID_FOLDER})
+    if foreign:
+        raise FileExistsError(first_few(map(repr, foreign)))
 
 
 def write_root(backend: Backend, feature_map: Conventions, sampling: Sampling | None) -> None:

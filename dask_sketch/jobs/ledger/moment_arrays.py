@@ -33,11 +33,11 @@ def stack(moments: Sequence[SecondMoments], grid: MomentGrid) -> dict[str, NDArr
     """Stack second moments of one grid as rows; :func:`unstack` restores all bits."""
     ((shape, kind),) = shapes(len(moments), grid).values()
     words = np.zeros(shape, kind)
-    for row, one in zip(words, moments, strict=True):
-        long = long_bytes(one.squared_weight_quanta)
-        row[:2] = one.count, one.omitted
+    for row, part in zip(words, moments, strict=True):
+        long = long_bytes(part.squared_weight_quanta)
+        row[:2] = part.count, part.omitted
         row[2:_HEAD] = np.frombuffer(long, dtype="<i8")
-        np.concatenate([one.sums.high, one.sums.low], out=row[_HEAD:])
+        np.concatenate([part.sums.high, part.sums.low], out=row[_HEAD:])
     return {WORDS: words}
 
 

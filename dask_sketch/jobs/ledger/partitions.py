@@ -252,7 +252,7 @@ def partitions_of(
             f"{samples.label} has no files whose changes can be noticed: store the samples as Zarr "
             "or Parquet, and open them by path or URL, with weights in the same store."
         )
-    needed = {name for one in reads for name in one.objects}
+    needed = {name for read in reads for name in read.objects}
     infos = _infos(fs, folders, needed, samples.label, list_all=len(needed) > _MAX_INFO_CALLS)
     if isinstance(origin, StoredFiles) and needed - set(infos):
         raise ChunkError(
@@ -262,16 +262,16 @@ def partitions_of(
     for name in infos:
         _require_unicode(_relative(name, folders), samples.label)
     out = []
-    for one in reads:
-        objects = {name: infos[name] for name in one.objects if name in infos}
+    for read in reads:
+        objects = {name: infos[name] for name in read.objects if name in infos}
         values = {
             name: checksums.of(name, info) if checksums else _tag(info, samples.label)
             for name, info in objects.items()
         }
         marks = [f"{_relative(name, folders)} {value}" for name, value in values.items()]
-        digest = hashlib.sha256("\n".join([one.layout, *marks]).encode()).hexdigest()[:32]
+        digest = hashlib.sha256("\n".join([read.layout, *marks]).encode()).hexdigest()[:32]
         n_bytes = sum(int(info.get("size") or 0) for info in objects.values())
-        out.append(Partition(f"{prefix}{one.key}", f"{fingerprint}:{digest}", one.rows, n_bytes))
+        out.append(Partition(f"{prefix}{read.key}", f"{fingerprint}:{digest}", read.rows, n_bytes))
     return out
 
 

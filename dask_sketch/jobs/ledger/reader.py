@@ -656,10 +656,10 @@ class LedgerReader:
             ) from error
         started = start_times(records)
         points = tuple(
-            replace(one, date=started[one.label].date().isoformat())
-            if one.label in started
-            else one
-            for one in changes.points
+            replace(point, date=started[point.label].date().isoformat())
+            if point.label in started
+            else point
+            for point in changes.points
         )
         return replace(changes, dim="run", points=points)
 

@@ -358,11 +358,11 @@ class RunTotals:
                 runs.setdefault(entry.run, []).append((key, entry.batch))
         by_number: dict[int, tuple[object, Sums]] = {}
         for run, members in sorted(runs.items()):
-            kept = self._kept.get(run)
+            cached = self._kept.get(run)
             # a partition of the run may have been replaced or forgotten
-            if kept is None or kept[0] != (sample, members):
-                kept = (sample, members), self._read([key for key, _ in members], sample)
-            by_number[run] = kept
+            if cached is None or cached[0] != (sample, members):
+                cached = (sample, members), self._read([key for key, _ in members], sample)
+            by_number[run] = cached
         totals = {run: total for run, (_, total) in by_number.items()}
         self._kept = by_number if sum(map(n_bytes, totals.values())) <= _MAX_KEPT else {}
         if weights is not None:
