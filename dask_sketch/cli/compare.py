@@ -315,8 +315,8 @@ def compare_columns(
             raise
         lazy = [sketch(one, feature_map, nan_policy=nan_policy) for one in (samples, *split)]
         groups = compute_together(lazy, active_client(), run.progress, "sketch")
-    found = compare_sketches(*groups, **_given(level=level), seed=seed)
-    run.answer(found.as_dict(), repr(found))
+    test = compare_sketches(*groups, **_given(level=level), seed=seed)
+    run.answer(test.as_dict(), repr(test))
 
 
 def _map_of_sketches(path: str, storage_options: dict[str, Any] | None) -> FeatureMap:

@@ -144,6 +144,6 @@ def _summed(
     """Second moments of opened samples, in one pass."""
     from dask_sketch.graph.moments import second_moments
 
-    found: Any = second_moments(source, like=grid, n_columns=n_columns, nan_policy=nan_policy)
-    result: SecondMoments = found.compute(progress=run.progress)
+    lazy: Any = second_moments(source, like=grid, n_columns=n_columns, nan_policy=nan_policy)
+    result: SecondMoments = lazy.compute(progress=run.progress)
     return result

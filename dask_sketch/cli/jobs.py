@@ -91,14 +91,15 @@ def run(run: Run, job: str, dry_run: bool, sample: int | None) -> None:
     from dask_sketch.jobs.run import run_job
 
     with _orderly_end():
-        made = run_job(job, sample=sample, progress=run.progress, log=partial(click.echo, err=True))
-    run.answer(made.as_dict(), str(made))
+        log = partial(click.echo, err=True)
+        outcome = run_job(job, sample=sample, progress=run.progress, log=log)
+    run.answer(outcome.as_dict(), str(outcome))
     failures: dict[int, object] = {
-        INCOMPLETE: made.quarantined,
-        DAMAGED: made.damage,
-        BREACH: made.breaches,
-        REFUSED_MODEL: made.refused,
-        ALARM: made.alarm,
+        INCOMPLETE: outcome.quarantined,
+        DAMAGED: outcome.damage,
+        BREACH: outcome.breaches,
+        REFUSED_MODEL: outcome.refused,
+        ALARM: outcome.alarm,
     }
     for code, failure in failures.items():
         if failure:

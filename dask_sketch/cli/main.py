@@ -171,11 +171,11 @@ def plan(
                     d, n_components or 1, task or TASK, covariance_type
                 )
                 feature_map = FeatureMap(d, m, scale=1.0)
-        made = make_plan(
+        estimate = make_plan(
             samples, feature_map, nan_policy=nan_policy, memory_per_thread=memory_per_thread,
             calibrate=calibrate,
         )  # fmt: skip
-    run.answer(made.as_dict(), str(made))
+    run.answer(estimate.as_dict(), str(estimate))
 
 
 @cli.command(
@@ -386,8 +386,8 @@ def info(run: Run, path: str, input_arguments: dict[str, Any]) -> None:
     """Describe the sketch, model, feature map or data at PATH."""
     from dask_sketch.cli.open import open_any
 
-    found = open_any(path, **input_arguments)
-    values = found.as_dict()
+    artifact = open_any(path, **input_arguments)
+    values = artifact.as_dict()
     run.answer(values, describe(values))
 
 

@@ -304,5 +304,5 @@ def diagnose(
     unseen = None
     if heldout is not None:
         unseen = open_sketch(heldout, storage_options=for_url(heldout, storage_options))
-    found = examine(fitted, seen, unseen, theory=theory)
-    run.answer(found.as_dict(), repr(found))
+    diagnostics = examine(fitted, seen, unseen, theory=theory)
+    run.answer(diagnostics.as_dict(), repr(diagnostics))

@@ -505,8 +505,8 @@ def refuse_existing_file(
 
     _refuse_inputs(path, inputs)
     output = local_path(path)
-    fs, found = fsspec.core.url_to_fs(path, **(for_url(path, storage_options) or {}))
-    if not overwrite and path_exists(fs, found):
+    fs, fs_path = fsspec.core.url_to_fs(path, **(for_url(path, storage_options) or {}))
+    if not overwrite and path_exists(fs, fs_path):
         raise ArtifactError(
             f"{path} exists: choose another path, or pass --overwrite.", parameter="overwrite"
         )

@@ -125,22 +125,22 @@ def certificates(
     """
     from dask_sketch.cluster.certificates import make_certificates
 
-    made = make_certificates(
+    issued = make_certificates(
         directory, days=days, hosts=hosts, mounted_at=mounted_at, overwrite=overwrite
     )
-    until = made.not_after.isoformat(" ", "minutes").removesuffix("+00:00") + " UTC"
+    until = issued.not_after.isoformat(" ", "minutes").removesuffix("+00:00") + " UTC"
     run.answer(
         {
-            "folder": str(made.folder),
-            "not_before": made.not_before.isoformat(),
-            "not_after": made.not_after.isoformat(),
-            "hosts": list(made.hosts),
-            "environment": dict(made.environment),
+            "folder": str(issued.folder),
+            "not_before": issued.not_before.isoformat(),
+            "not_after": issued.not_after.isoformat(),
+            "hosts": list(issued.hosts),
+            "environment": dict(issued.environment),
         },
-        f"certificates in {made.folder}, valid until {until}\n\n"
+        f"certificates in {issued.folder}, valid until {until}\n\n"
         "to use them, run in every shell that starts a part of the cluster:\n"
-        f"  set -a; . {made.folder}/tls.env; set +a\n"
+        f"  set -a; . {issued.folder}/tls.env; set +a\n"
         "  dask scheduler\n"
         "  dask worker tls://HOST:8786\n"
-        f"  dask-sketch sketch ... --scheduler tls://HOST:8786 --tls {made.folder}",
+        f"  dask-sketch sketch ... --scheduler tls://HOST:8786 --tls {issued.folder}",
     )

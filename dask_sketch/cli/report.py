@@ -132,9 +132,9 @@ def report_run(
     paths = _paths(run)
     if model is not None:
         paths.append(model)
-    found = [open_any(path, storage_options=storage_options) for path in paths]
-    sketch = _one("sketch", found, paths, (Sketch, SketchGroup))
-    fitted = _one("model", found, paths, (GaussianMixture, Centroids))
+    artifacts = [open_any(path, storage_options=storage_options) for path in paths]
+    sketch = _one("sketch", artifacts, paths, (Sketch, SketchGroup))
+    fitted = _one("model", artifacts, paths, (GaussianMixture, Centroids))
     sections = []
     if isinstance(sketch, SketchGroup):
         sections, sketch = [_groups(sketch)], sketch.merged()
@@ -188,8 +188,10 @@ def _groups(group: SketchGroup) -> Section:
     return Section("Groups", text, (group.dim, "samples", "noise of |z|"), rows)
 
 
-def _one(kind: str, found: list[Any], paths: list[str], types: tuple[type, ...]) -> Any:
-    those = [(path, one) for path, one in zip(paths, found, strict=True) if isinstance(one, types)]
+def _one(kind: str, artifacts: list[Any], paths: list[str], types: tuple[type, ...]) -> Any:
+    those = [
+        (path, one) for path, one in zip(paths, artifacts, strict=True) if isinstance(one, types)
+    ]
     if len(those) > 1:
         named = ", ".join(path for path, _ in those)
         raise InputError(f"there are several of type {kind} ({named}): give the path of one.")

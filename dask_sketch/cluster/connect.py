@@ -198,8 +198,8 @@ def _slurm(settings: ClusterSettings) -> Iterator[Any]:
         folder = str(settings.tls) if settings.tls else None
         if settings.tls is None and _can_encrypt():
             # for the lifetime of the cluster; the jobs read it under the same path
-            made = tempfile.TemporaryDirectory(prefix=".certificates-", dir=shared)
-            folder = stack.enter_context(made)
+            certificates = tempfile.TemporaryDirectory(prefix=".certificates-", dir=shared)
+            folder = stack.enter_context(certificates)
             make_certificates(folder)
         cluster = stack.enter_context(
             jobqueue.SLURMCluster(

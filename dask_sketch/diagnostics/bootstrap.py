@@ -233,17 +233,17 @@ def bootstrap(
             f"sketches has {len(units)} units with samples: intervals from fewer than {_FEW} are "
             "often too short. Divide the data into more independent parts."
         )
-    given = {"refine": refine, "seed": seed, "threads": 1, **options}
+    settings = {"refine": refine, "seed": seed, "threads": 1, **options}
     if isinstance(model, GaussianMixture):
-        given.setdefault("covariance_type", model.covariance_type)
-        if rank_of(given["covariance_type"]) is not None:
-            given["refine"] = None  # the fit of factors is efficient already
+        settings.setdefault("covariance_type", model.covariance_type)
+        if rank_of(settings["covariance_type"]) is not None:
+            settings["refine"] = None  # the fit of factors is efficient already
     elif not isinstance(model, LatentClassMixture):
-        given["refine"] = None
+        settings["refine"] = None
         if isinstance(model, Centroids):
-            given["model"] = "dirac"
+            settings["model"] = "dirac"
     total = merge(units)
-    center = _decoded(total, model, given)
+    center = _decoded(total, model, settings)
     assert center.decoding is not None
     # with this record no replicate searches for other components, as for a sketch of new data
     record = replace(center.decoding, cost=1.0, noise_level=0.0, searched=None)
@@ -253,7 +253,7 @@ def bootstrap(
     draws = [rng.multinomial(len(units), probabilities) for _ in range(n_replicates)]
     models = []
     with progress_bar(progress) as show:
-        for each in _replicates(units, draws, start, given, executor):
+        for each in _replicates(units, draws, start, settings, executor):
             models.append(_matched(each, center))
             show(len(models), n_replicates, "bootstrap")
     stacked = {name: np.stack([each[name] for each in models]) for name in models[0]}
@@ -342,21 +342,21 @@ def _matched(model: AnyModel, center: AnyModel) -> dict[str, Array]:
     }
 
 
-def _distances(one: AnyModel, other: AnyModel) -> Array:
+def _distances(first: AnyModel, second: AnyModel) -> Array:
     """Squared distances (K, K) of the components of two models of the same family."""
-    name = type(one)._arrays[1]  # means, centers, locations or directions
-    mine, theirs = getattr(one, name), getattr(other, name)
-    if isinstance(one, Centroids):
+    name = type(first)._arrays[1]  # means, centers, locations or directions
+    mine, theirs = getattr(first, name), getattr(second, name)
+    if isinstance(first, Centroids):
         spread = mine.var(axis=0)
-    elif isinstance(one, AlphaStableMixture):
-        spread = (one.scales**2).mean(axis=0)
-    elif isinstance(one, VonMisesFisherMixture):
+    elif isinstance(first, AlphaStableMixture):
+        spread = (first.scales**2).mean(axis=0)
+    elif isinstance(first, VonMisesFisherMixture):
         spread = np.ones(mine.shape[1])
     else:
-        spread = one.variances.mean(axis=0)
+        spread = first.variances.mean(axis=0)
     scale = np.sqrt(np.where(spread > 0.0, spread, 1.0))
     mine, theirs = mine / scale, theirs / scale
-    if isinstance(one, LatentClassMixture) and isinstance(other, LatentClassMixture):
-        mine = np.concatenate([mine, one.probabilities], axis=1)
-        theirs = np.concatenate([theirs, other.probabilities], axis=1)
+    if isinstance(first, LatentClassMixture) and isinstance(second, LatentClassMixture):
+        mine = np.concatenate([mine, first.probabilities], axis=1)
+        theirs = np.concatenate([theirs, second.probabilities], axis=1)
     return np.asarray(((mine[:, None] - theirs[None]) ** 2).sum(axis=2))

@@ -133,8 +133,8 @@ class Candidates:
             self._require_statistic(self.family, n_components)
         with warnings.catch_warnings(record=True) as caught:  # of models that may be rejected
             warnings.simplefilter("always")
-            given = self._options.get("model") is not None and kind == "diag"
-            if given or self.family is not None:  # the model implies it
+            is_implied = self._options.get("model") is not None and kind == "diag"
+            if is_implied or self.family is not None:  # the model implies it
                 covariance_type = None
             model: AnyModel = decode(
                 self.sketch, n_components, **self._options, covariance_type=covariance_type
@@ -184,8 +184,8 @@ class Candidates:
 
     def _is_explained(self, candidate: Candidate) -> bool:
         """Whether noise explains the distance from the sketch."""
-        found = candidate.model.decoding
-        is_far = found is not None and found.cost > _FAR * found.noise_level
+        decoding = candidate.model.decoding
+        is_far = decoding is not None and decoding.cost > _FAR * decoding.noise_level
         return not is_far and self.test(candidate).excess <= SUSPECT
 
     @property

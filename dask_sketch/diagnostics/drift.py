@@ -198,8 +198,8 @@ def _compared(before: Sketch, after: Sketch, shared: float, spread: float) -> Dr
             f"shared={shared!r}: give the sum of the squared weights of the samples in both, at "
             f"most {min(a, b):g} for these sketches."
         )
-    (own, seen), (new, seen_after) = _observed(before), _observed(after)
-    factor = shared * seen * (own - new) ** 2 + max(a - shared, 0.0) * seen * own**2
+    (old, seen), (new, seen_after) = _observed(before), _observed(after)
+    factor = shared * seen * (old - new) ** 2 + max(a - shared, 0.0) * seen * old**2
     factor = factor + max(b - shared, 0.0) * seen_after * new**2
     first, second = before.characteristic, after.characteristic
     # pooled distribution; its own noise increases |z|

@@ -173,12 +173,12 @@ def _mixture_findings(fit: FitDiagnostics, at: Linearization) -> dict[str, str]:
         texts["unresolved"] = _unresolved(fit, at)
     if fit.heldout is not None:
         # the parameters have fitted some of the noise
-        own = fit.expected_heldout
-        if fit.heldout.squared > 3.0 * own + _NOISE_REACH * fit.heldout.deviation:
+        by_noise = fit.expected_heldout
+        if fit.heldout.squared > 3.0 * by_noise + _NOISE_REACH * fit.heldout.deviation:
             texts["unlike held-out"] = (
                 f"The squared discrepancy from held-out samples is {fit.heldout.squared:.2g}; "
-                f"noise explains {own:.1g} ± {fit.heldout.deviation:.1g} of it. The model does not "
-                "fit, or the held-out samples follow another distribution."
+                f"noise explains {by_noise:.1g} ± {fit.heldout.deviation:.1g} of it. The model "
+                "does not fit, or the held-out samples follow another distribution."
             )
     return texts
 
@@ -417,9 +417,9 @@ class FitDiagnostics:
         return "\n\n".join([fields_text(self._fields()), *(self.findings.values() or [nothing])])
 
     def _repr_html_(self) -> str:
-        found = self.findings
-        summary = counted(len(found), "finding") if found else "no problem found"
-        return card("FitDiagnostics", self._fields(), summary=summary, notes=found.values())
+        problems = self.findings
+        summary = counted(len(problems), "finding") if problems else "no problem found"
+        return card("FitDiagnostics", self._fields(), summary=summary, notes=problems.values())
 
 
 def diagnose(
@@ -487,8 +487,10 @@ def diagnose(
         require_sketch("heldout", heldout, model)
         sketch.feature_map.require_same(heldout.feature_map)
     with one_blas_thread():
-        found = _measured(model, sketch, heldout, seed)
-        return replace(found, theory=guarantees(model, sketch, seed)) if theory else found
+        diagnostics = _measured(model, sketch, heldout, seed)
+        if theory:
+            diagnostics = replace(diagnostics, theory=guarantees(model, sketch, seed))
+        return diagnostics
 
 
 def _relative_errors(model: GaussianMixture, errors: NDArray[np.float64]) -> NDArray[np.float64]:

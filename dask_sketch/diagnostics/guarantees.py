@@ -276,11 +276,13 @@ def _explicit(k: int, d: int, radius: float, bounds: _Bounds, delta: float, zeta
     eta = t / (64.0 * k * width)
     far = 4.0 * radius * 256.0 * width * bounds.slope * bounds.curvature / eta**2
     apart = 512.0 * width * bounds.size * bounds.curvature / eta**2
-    one = 2.0 * d * _log(far) + 2.0 * _log(apart)
+    for_positions = 2.0 * d * _log(far) + 2.0 * _log(apart)
     first, second, third, last = bounds.tangents
     factors = 16.0 * first, 16.0 * second, 32.0 * third
-    two = d * sum(_log(4.0 * factor / eta) for factor in factors) + _log(32.0 * last / eta)
-    covering = 2 * k * (float(np.logaddexp(one, two)) + _log(256.0 * k * squared / t))
+    for_tangents = d * sum(_log(4.0 * factor / eta) for factor in factors) + _log(32.0 * last / eta)
+    covering = (
+        2 * k * (float(np.logaddexp(for_positions, for_tangents)) + _log(256.0 * k * squared / t))
+    )
     return concentration * (math.log(2.0 / zeta) + covering)
 
 
@@ -428,18 +430,21 @@ def sample_isometry(
     rng = np.random.default_rng(seed)
     metric = _curvature(feature_map)
     squared = _squared_distance(feature_map, spread, seed)
-    own = _features_of(feature_map, spread)
+    features_at = _features_of(feature_map, spread)
     ratios = []
     for number in range(n_pairs):
-        one = _positions(rng, k, corners, metric, separation)
+        first = _positions(rng, k, corners, metric, separation)
         weights = rng.dirichlet(np.ones(k))
         if number % 2:
-            two, others = _positions(rng, k, corners, metric, separation), rng.dirichlet(np.ones(k))
+            second, others = (
+                _positions(rng, k, corners, metric, separation),
+                rng.dirichlet(np.ones(k)),
+            )
         else:
             length = rng.uniform(0.05, 0.5) / math.sqrt(max(np.trace(metric), 1e-300))
-            two, others = one + length * rng.normal(size=one.shape), weights
-        points, signed = np.concatenate([one, two]), np.concatenate([weights, -others])
-        distances = np.abs(own(points) @ signed) ** 2
+            second, others = first + length * rng.normal(size=first.shape), weights
+        points, signed = np.concatenate([first, second]), np.concatenate([weights, -others])
+        distances = np.abs(features_at(points) @ signed) ** 2
         true = squared(points, signed)
         if true > 0.0:
             ratios.append(float(distances.mean()) / true)
@@ -537,7 +542,7 @@ def prune_close_centroids(centroids: Centroids, separation: float) -> tuple[Cent
     distances = np.sqrt(((centers[:, None] - centers[None]) ** 2).sum(axis=2))
     chosen: list[int] = []
     for number in np.argsort(-centroids.weights, kind="stable").tolist():
-        if all(distances[number, other] > smallest for other in chosen):
+        if all(distances[number, earlier] > smallest for earlier in chosen):
             chosen.append(number)
     chosen.sort()
     nearest = distances[:, chosen].argmin(axis=1)

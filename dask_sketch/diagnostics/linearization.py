@@ -260,22 +260,24 @@ def _atoms(objective: Objective, model: GaussianMixture) -> Array:
 
 def _part(model: GaussianMixture, chosen: NDArray[np.intp]) -> GaussianMixture:
     """Mixture of some of the components, with normalised weights."""
-    weights, own = model.weights[chosen], model.covariance_type != "tied"
+    weights, has_own = model.weights[chosen], model.covariance_type != "tied"
     return replace(
         model,
         weights=weights / weights.sum(),
         means=model.means[chosen],
-        covariances=model.covariances[chosen] if own else model.covariances,
-        stderr=None if model.stderr is None else _part_of_errors(model.stderr, chosen, own),
+        covariances=model.covariances[chosen] if has_own else model.covariances,
+        stderr=None if model.stderr is None else _part_of_errors(model.stderr, chosen, has_own),
     )
 
 
-def _part_of_errors(errors: StandardErrors, chosen: NDArray[np.intp], own: bool) -> StandardErrors:
+def _part_of_errors(
+    errors: StandardErrors, chosen: NDArray[np.intp], has_own: bool
+) -> StandardErrors:
     noise = errors.noise_variances
     return StandardErrors(
         errors.weights[chosen],
         errors.means[chosen],
-        errors.covariances[chosen] if own else errors.covariances,
+        errors.covariances[chosen] if has_own else errors.covariances,
         None if noise is None else noise[chosen],
     )
 

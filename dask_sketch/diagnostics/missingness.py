@@ -100,13 +100,14 @@ def compare_incomplete(model: GaussianMixture | Centroids, sketch: Sketch) -> Mi
     first = counters.first.to_float(FEATURE_FRACTION) * unit
     second = counters.second.to_float(FEATURE_FRACTION) * unit**2
     sides = []
-    for mass, one, two in (
+    for mass, first_sums, second_sums in (
         (np.full(len(unit), observed.complete), sketch.first_moment - first,
          sketch.second_moment - second),
         (observed.features - observed.complete, first, second),
     ):  # fmt: skip
         divisor = np.where(mass > 0.0, mass, 1.0)
-        sides.append((mass, one / divisor, np.maximum(two / divisor - (one / divisor) ** 2, 0.0)))
+        means = first_sums / divisor
+        sides.append((mass, means, np.maximum(second_sums / divisor - means**2, 0.0)))
     (mass, mean, variance), (other_mass, other_mean, other_variance) = sides
     rows = sketch.effective_count / sketch.total_weight
     n, others = rows * mass, rows * other_mass

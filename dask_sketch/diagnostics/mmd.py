@@ -209,12 +209,12 @@ def _measured(model: GaussianMixture | Centroids, sketch: Sketch, seed: int) -> 
     # e = z - A P* has covariance C / n; the cost is |d|^2 + 2 d.e + |e|^2 with d = A P* - A P,
     # of which the residual is d + e
     np.fill_diagonal(products, 0.0)
-    own = 2.0 * float(np.sum(products**2)) / (N_POINTS * (N_POINTS - 1)) / n**2
+    of_noise = 2.0 * float(np.sum(products**2)) / (N_POINTS * (N_POINTS - 1)) / n**2
     cross = 4.0 * float(np.mean(along**2)) / n
     return Discrepancy(
         cost=float(np.vdot(residual, residual).real),
         noise_level=level,
-        deviation=float(np.sqrt(max(cross - own, own))),
+        deviation=float(np.sqrt(max(cross - of_noise, of_noise))),
     )
 
 
@@ -423,10 +423,10 @@ def _matrix(group: SketchGroup, squared: bool) -> xr.DataArray:
                 rest = unit**2 - mine[:, :m] ** 2 - mine[:, m:] ** 2
                 observed = group.observed_weight(block)
                 spread[block] = (rest / observed).sum(axis=1) * group.total_weight[block]
-            for other in blocks[: k + 1]:
-                theirs = mine if other == block else group_vectors(group, other)
-                out[block, other] = mine @ theirs.T
-                out[other, block] = out[block, other].T
+            for other_block in blocks[: k + 1]:
+                theirs = mine if other_block == block else group_vectors(group, other_block)
+                out[block, other_block] = mine @ theirs.T
+                out[other_block, block] = out[block, other_block].T
     enough = count > 1.0 + 1e-9
     noise[enough] = np.maximum(spread[enough], 0.0) / (count[enough] - 1.0)
     for block in blocks:

@@ -298,13 +298,13 @@ def select_model(
         return _select_from_sketch(
             models, heldout, seed, n_components, covariance_types, criterion, options
         )
-    given = {"n_components": n_components, **options}
-    names = [name for name, value in given.items() if value is not None]
+    keywords = {"n_components": n_components, **options}
+    names = [name for name, value in keywords.items() if value is not None]
     if names or criterion not in (None, "heldout"):
         name = names[0] if names else "criterion"
         raise InputError(
-            f"{name}={given.get(name, criterion)!r} with models: give a sketch in their place, or "
-            "leave it out.",
+            f"{name}={keywords.get(name, criterion)!r} with models: give a sketch in their place, "
+            "or leave it out.",
             parameter=name,
         )
     if isinstance(models, (GaussianMixture, Centroids)) or not isinstance(models, Iterable):
@@ -371,7 +371,9 @@ def _select_from_sketch(
     by_heldout = criterion == "heldout" or (criterion is None and heldout is not None)
     if by_heldout and isinstance(heldout, Sketch):
         names = {"models": sketch.feature_map, "heldout": heldout.feature_map}
-        require_common_names({name: one.feature_names for name, one in names.items()})
+        require_common_names(
+            {name: feature_map.feature_names for name, feature_map in names.items()}
+        )
     if by_heldout and family is not None:
         raise InputError(
             f"heldout with model={family!r}: held-out sketches compare Gaussians and centroids. "
@@ -510,7 +512,7 @@ def _noun(model: AnyModel) -> str:
 
 
 def _name(model: AnyModel) -> str:
-    own = getattr(model, "covariance_type", "diag")
-    own = "" if own == "diag" else f", {own}"
+    kind = getattr(model, "covariance_type", "diag")
+    kind = "" if kind == "diag" else f", {kind}"
     how = "" if model.decoding is None else f", {model.decoding.method}"
-    return f"{type(model).__name__} of {model.n_components}{own}{how}"
+    return f"{type(model).__name__} of {model.n_components}{kind}{how}"

@@ -175,7 +175,7 @@ def write_report(
         "feature_map": feature_map,
         "heldout": getattr(heldout, "feature_map", None),
     }
-    named = {name: getattr(one, "feature_names", None) for name, one in maps.items()}
+    named = {name: getattr(artifact, "feature_names", None) for name, artifact in maps.items()}
     require_common_names(
         {"model": getattr(model, "feature_names", None), **named, "sample": names_in(sample)}
     )
@@ -389,12 +389,14 @@ def _sketch_fields(
                 f"{how.mechanism} noise, epsilon {how.epsilon_total:g}, delta {how.delta_total:g}"
             )
     if model is not None and model.decoding is not None:
-        made = model.decoding
-        refined = "" if made.refine is None else f", {made.refine} refinement"
+        decoding = model.decoding
+        refined = "" if decoding.refine is None else f", {decoding.refine} refinement"
         fields["decoded by"] = (
-            f"{made.method}{refined}, {made.seconds:.1f} s, {made.n_evaluations} evaluations"
+            f"{decoding.method}{refined}, {decoding.seconds:.1f} s, "
+            f"{decoding.n_evaluations} evaluations"
         )
-        fields["last descent"] = "converged" if made.converged else f"stopped: {made.message}"
+        end = "converged" if decoding.converged else f"stopped: {decoding.message}"
+        fields["last descent"] = end
     return fields
 
 

@@ -84,7 +84,7 @@ def draw_pictures(
     InputError
         If matplotlib is missing, or ``sample`` or ``names`` do not match the model.
     """
-    pictures = [one.picture() for one in drawings]
+    pictures = [drawing.picture() for drawing in drawings]
     if feature_map is not None and feature_map.scale_fit is not None:
         pictures.append(
             _picture(
@@ -138,8 +138,8 @@ def _picture(title: str, caption: str, ax: Axes, size: tuple[float, float] = _SI
     figure = ax.get_figure(root=True)
     assert figure is not None
     figure.set_size_inches(*size)
-    for one in figure.axes:  # including the axes of colour bars
-        _paint(one)
+    for axes in figure.axes:  # including the axes of colour bars
+        _paint(axes)
     buffer = io.StringIO()
     with mpl.rc_context({"svg.hashsalt": title}):  # identical pictures give identical text
         figure.savefig(buffer, format="svg", dpi=150)

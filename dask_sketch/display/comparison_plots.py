@@ -254,8 +254,8 @@ def _leaf_order(distances: Array) -> NDArray[np.intp]:
         return np.arange(n)
     # groups of which nothing is known come last
     above = np.nan_to_num(above, nan=2.0 * np.nanmax(above, initial=1.0))
-    found = linkage(above, "average")
-    tree = optimal_leaf_ordering(found, above) if n <= _MAX_ORDERED else found
+    merges = linkage(above, "average")
+    tree = optimal_leaf_ordering(merges, above) if n <= _MAX_ORDERED else merges
     return np.asarray(leaves_list(tree), dtype=np.intp)
 
 

@@ -324,9 +324,9 @@ class SketchPCA(
         """
         check_is_fitted(self)
         excess = np.maximum(self.explained_variance_ - self.noise_variance_, 0.0)
-        found = (self.components_.T * excess) @ self.components_
-        found.flat[:: len(found) + 1] += self.noise_variance_
-        return found
+        covariance = (self.components_.T * excess) @ self.components_
+        covariance.flat[:: len(covariance) + 1] += self.noise_variance_
+        return covariance
 
     def score_samples(self, X: Any) -> Any:
         """Log-likelihood of each sample under the model, in nats (Tipping and Bishop 1999).

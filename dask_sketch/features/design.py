@@ -92,14 +92,14 @@ def default_n_frequencies(
         return n_frequencies
     assert covariance_type is not None  # no name uses no matrices
     sizes = n_components, n_features
-    own, solved = (
+    n_parameters, solved = (
         covariances_of(name).n_parameters(*sizes)
         for name in (covariance_type, "full" if covariance_type == "tied" else covariance_type)
     )
     n_others = (1 + n_features) * n_components
     if n_others + solved > MAX_SOLVABLE:
         return n_frequencies
-    return max(n_frequencies, 5 * (n_others + own))
+    return max(n_frequencies, 5 * (n_others + n_parameters))
 
 
 def default_n_pilot(
@@ -474,8 +474,8 @@ def _mixed_variances(
             "them out."
         )
     out = np.ones(len(pilot.variance))
-    found = pilot.mixture
-    within = pilot.variance if found is None else found.weights @ found.variances
+    mixture = pilot.mixture
+    within = pilot.variance if mixture is None else mixture.weights @ mixture.variances
     out[numeric] = [_rounded(value) for value in within[numeric]]
     return out
 

@@ -291,8 +291,8 @@ def rough_mixture(rows: Array, n_components: int | None, seed: int = 0) -> Pilot
         return None
     # a component needs some rows to have a variance
     n_fitted = max(min(n_components, len(rows) // ROWS_PER_COMPONENT), 1)
-    found = fit_pilot(rows[:, varies], n_fitted, seed)
-    return _with_constants(rows, found)
+    mixture = fit_pilot(rows[:, varies], n_fitted, seed)
+    return _with_constants(rows, mixture)
 
 
 def _with_constants(rows: Array, mixture: PilotMixture) -> PilotMixture:
@@ -332,8 +332,8 @@ def cluster_pilot(
     """
     if n_components is None or n_components > len(rows):
         return None
-    found = fit_centroids(rows, None, n_components, n_starts=1, seed=seed)
-    return spherical_kmeans(rows, starts=[found.centers]) if spherical else found
+    clusters = fit_centroids(rows, None, n_components, n_starts=1, seed=seed)
+    return spherical_kmeans(rows, starts=[clusters.centers]) if spherical else clusters
 
 
 def record_clusters(
@@ -455,17 +455,21 @@ def with_further_start(pilot: Pilot, rows: Array, seed: int = 0) -> Pilot:
     >>> with_further_start(pilot, rows).mixture.score >= pilot.mixture.score
     True
     """
-    varies, own = np.ptp(rows, axis=0) > 0, pilot.mixture
-    k = 0 if own is None else len(own.weights)
-    if own is None or k < 2 or len(rows) < _ROWS_PER_PARAMETER * k * (2 * int(varies.sum()) + 1):
+    varies, earlier = np.ptp(rows, axis=0) > 0, pilot.mixture
+    k = 0 if earlier is None else len(earlier.weights)
+    if (
+        earlier is None
+        or k < 2
+        or len(rows) < _ROWS_PER_PARAMETER * k * (2 * int(varies.sum()) + 1)
+    ):
         return pilot
-    x, variances = rows[:, varies], own.variances[:, varies]
+    x, variances = rows[:, varies], earlier.variances[:, varies]
     rounding = rounding_variances(x, variances)
     mixture = fit_mixture(
         x, None, k, n_starts=0, merged=True, seed=seed, n_iterations=_N_ITERATIONS,
         tolerance=_TOLERANCE, rounding=rounding,
     )  # fmt: skip
-    density = RowDensity(own.weights, own.means[:, varies], variances + rounding)
+    density = RowDensity(earlier.weights, earlier.means[:, varies], variances + rounding)
     if not mixture.score > float(density.log_total(x).mean()):
         return pilot
     best = PilotMixture(mixture.weights, mixture.means, mixture.covariances, mixture.log_likelihood)
@@ -527,11 +531,11 @@ def _sampling_loss(rows: Array, mixture: PilotMixture, seed: int) -> float:
     middle, k = len(rows) // 2, len(mixture.weights)
     start = [(mixture.weights, mixture.means, mixture.variances)]
     gap = 0.0
-    for own, others in ((order[:middle], order[middle:]), (order[middle:], order[:middle])):
-        if len(own) < k or not (np.ptp(rows[own], axis=0) > 0).all():
+    for fitted, others in ((order[:middle], order[middle:]), (order[middle:], order[:middle])):
+        if len(fitted) < k or not (np.ptp(rows[fitted], axis=0) > 0).all():
             return 0.0
         half = fit_mixture(
-            rows[own], None, k, starts=start, n_starts=0, n_moves=0,
+            rows[fitted], None, k, starts=start, n_starts=0, n_moves=0,
             n_iterations=_HALF_ITERATIONS, tolerance=10.0 * _TOLERANCE,
         )  # fmt: skip
         density = RowDensity(half.weights, half.means, half.covariances)
@@ -637,8 +641,8 @@ def fit_pilot(rows: Array, n_components: int, seed: int = 0) -> PilotMixture:
     x, family, likelihood = (rows - center) / deviation, Covariances(), -np.inf
     equal, responsibilities = np.full(len(x), 1.0 / len(x)), np.zeros((n_components, len(x)))
     with one_thread():
-        found = KMeans(n_components, n_init=1, random_state=random_state(seed)).fit(x)
-        responsibilities[found.labels_, np.arange(len(x))] = equal
+        clusters = KMeans(n_components, n_init=1, random_state=random_state(seed)).fit(x)
+        responsibilities[clusters.labels_, np.arange(len(x))] = equal
         counts, sums, squares = (
             responsibilities.sum(axis=1),
             responsibilities @ x,
@@ -662,5 +666,5 @@ def fit_pilot(rows: Array, n_components: int, seed: int = 0) -> PilotMixture:
 
 def _maximized(family: Covariances, moments: Moments, before: Components) -> Components:
     """M-step with the floor added to all variances, as scikit-learn has it."""
-    found = family.maximization(moments, before, 0.0)
-    return replace(found, covariances=found.covariances + _VARIANCE_FLOOR)
+    components = family.maximization(moments, before, 0.0)
+    return replace(components, covariances=components.covariances + _VARIANCE_FLOOR)

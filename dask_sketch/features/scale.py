@@ -343,4 +343,4 @@ def comparison_covariances(rows: Array, seed: int) -> Array:
     bandwidths = np.geomspace(0.5 * low, 2.0 * high, N_BANDWIDTHS)
     covariances = (bandwidths[:, None] * scale) ** 2
     # rounded, so that the digest does not depend on the machine
-    return np.array([[float(f"{value:.4g}") for value in one] for one in covariances])
+    return np.array([[float(f"{value:.4g}") for value in row] for row in covariances])

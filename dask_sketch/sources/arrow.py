@@ -104,7 +104,7 @@ def arrow_dataset_samples(
     import dask.dataframe as dd
 
     try:
-        fragments = [part for found in x.get_fragments() for part in _parts(found)]
+        fragments = [part for file in x.get_fragments() for part in _parts(file)]
     except ValueError as error:
         raise InputError(
             f"x of type {type(x).__name__} cannot be divided into files ({error}): give the "

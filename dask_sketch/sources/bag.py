@@ -171,8 +171,8 @@ def blocks_of_partition(
 
 def _labels_of(block: Any) -> Iterable[Any] | None:
     """Labels of the columns of a table of pandas, Polars or Arrow; None for other blocks."""
-    found: Iterable[Any] | None = getattr(block, "column_names", getattr(block, "columns", None))
-    return found
+    names: Iterable[Any] | None = getattr(block, "column_names", getattr(block, "columns", None))
+    return names
 
 
 def _of(columns: tuple[Any, ...] | None, blocks: Iterator[Block]) -> Iterator[Block]:

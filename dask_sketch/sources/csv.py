@@ -187,10 +187,10 @@ def read_block(
 def _stated_levels(categories: Any, columns: Sequence[str]) -> dict[str, Levels]:
     """Levels of columns, where they are stated."""
     if isinstance(categories, Categories):
-        return {str(name): one for name, one in categories.of_columns(columns).items()}
+        return {str(name): levels for name, levels in categories.of_columns(columns).items()}
     if not isinstance(categories, dict):
         return {}
-    return {name: tuple(one) for name, one in categories.items() if one is not None}
+    return {name: tuple(levels) for name, levels in categories.items() if levels is not None}
 
 
 def _as_levels(cells: pd.Series[Any], levels: Levels, label: str) -> Any:
@@ -223,9 +223,9 @@ def _as_labels(cells: pd.Series[Any], kind: str | None, label: str) -> Any:
 
     Real numbers such as 1 and 1.0 are the same label.
     """
-    found = cells.dropna().unique()
+    distinct = cells.dropna().unique()
     for name, (convert, is_own) in _LABELS.items():
-        if name == kind or (kind is None and len(found) and all(map(is_own, found))):
+        if name == kind or (kind is None and len(distinct) and all(map(is_own, distinct))):
             return _convert(cells, name, convert, is_own, f"{name} in the first lines", label)
     return cells
 
@@ -317,8 +317,8 @@ def _require_types(frame: pd.DataFrame, expected: Mapping[str, str], label: str)
         wrong = column.notna()
         if not pd.api.types.is_numeric_dtype(kind):
             wrong &= pd.to_numeric(column, errors="coerce").isna()
-        found = column[wrong if wrong.any() else column.notna()]
-        example = f", such as {str(found.iloc[0])[:50]!r}" if len(found) else ""
+        examples = column[wrong if wrong.any() else column.notna()]
+        example = f", such as {str(examples.iloc[0])[:50]!r}" if len(examples) else ""
         raise ChunkError(
             f"{label} could not be read: column {str(name)!r} has {first} in the first lines, and "
             f"{kind} in later ones{example}. Correct the file, or choose other columns."

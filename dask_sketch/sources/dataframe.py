@@ -171,11 +171,11 @@ def require_divisions(given: Any, divisions: Sequence[Any], argument: str) -> No
     InputError
         If both have known divisions that differ.
     """
-    own = getattr(given, "divisions", None)
-    if own is None or None in own or None in divisions or tuple(own) == tuple(divisions):
+    actual = getattr(given, "divisions", None)
+    if actual is None or None in actual or None in divisions or tuple(actual) == tuple(divisions):
         return
     raise InputError(
-        f"{argument} has the divisions {str(own)[:80]}, and the DataFrame "
+        f"{argument} has the divisions {str(actual)[:80]}, and the DataFrame "
         f"{str(tuple(divisions))[:80]}: give a Series of the same partitions, as by "
         f"{argument}.repartition(divisions=x.divisions).",
         parameter=argument,

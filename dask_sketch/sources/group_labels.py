@@ -209,9 +209,9 @@ def _without_foreign_type(values: Any) -> Any:
     return values if is_known else np.asarray(values)
 
 
-def _misaligned(found: tuple[Any, ...], rows: tuple[Any, ...], label: str) -> InputError:
+def _misaligned(shape: tuple[Any, ...], rows: tuple[Any, ...], label: str) -> InputError:
     return InputError(
-        f"groups has shape={found}: give one label for each of the {rows} samples of {label}.",
+        f"groups has shape={shape}: give one label for each of the {rows} samples of {label}.",
         parameter="groups",
     )
 

@@ -190,7 +190,7 @@ def _require_known_shapes(given: dict[str, Any]) -> None:
     """Refuse Delayed objects, alone or in a list: nothing is known of them before they are run."""
     for name, value in given.items():
         several = isinstance(value, (list, tuple))
-        if any(isinstance(one, Delayed) for one in (value if several else [value])):
+        if any(isinstance(element, Delayed) for element in (value if several else [value])):
             kind = f"{type(value).__name__} of " if several else ""
             shape = "(n_samples, n_features)" if name == "x" else "(n_samples,)"
             raise InputError(
@@ -220,7 +220,7 @@ def _of_codes(samples: Samples, categories: Any) -> Samples:
     stated = stated_categories(categories, samples.n_features, samples.feature_names)
     assert stated is not None
     for levels in stated.levels:
-        numbers = levels is not None and not any(isinstance(one, str) for one in levels)
+        numbers = levels is not None and not any(isinstance(level, str) for level in levels)
         if numbers and list(levels or ()) != list(range(len(levels or ()))):
             raise InputError(
                 f"categories has the levels {str(levels)[:80]}, and {samples.label} is an array, "
@@ -269,8 +269,8 @@ def is_stream(x: Any) -> bool:
     if not isinstance(x, Iterable) or isinstance(x, Set) or is_dask_collection(x):
         return False
     # sequences, arrays, tables and groups of arrays have items or a shape
-    own = any(hasattr(x, name) for name in ("__getitem__", "__array__", "shape"))
-    return not (own or is_arrow(x))
+    has_items = any(hasattr(x, name) for name in ("__getitem__", "__array__", "shape"))
+    return not (has_items or is_arrow(x))
 
 
 def streams_beside(beside: Mapping[str, Any]) -> dict[str, Iterable[Any]]:
@@ -407,8 +407,8 @@ def _collection_samples(x: Any, given: dict[str, Any], categories: Any) -> Sampl
 
 def _xarray_name(x: Any) -> str | None:
     """Name of the class of xarray that an object has, itself or as a view or subclass."""
-    own = (kind.__name__ for kind in type(x).__mro__ if kind.__module__.startswith("xarray."))
-    return next((name for name in own if name in ("DataArray", "Dataset", "DataTree")), None)
+    names = (kind.__name__ for kind in type(x).__mro__ if kind.__module__.startswith("xarray."))
+    return next((name for name in names if name in ("DataArray", "Dataset", "DataTree")), None)
 
 
 def _dask_frame_samples(x: Any, label: str, given: dict[str, Any], categories: Any) -> Samples:

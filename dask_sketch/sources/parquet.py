@@ -47,9 +47,9 @@ _CONVERT = "Convert them to numbers, or leave out the columns, or the file."
 _LABEL_BYTES = 16  # size of one label in memory: repeated text is stored once
 
 
-def is_glob(fs: Any, found: str) -> bool:
+def is_glob(fs: Any, path: str) -> bool:
     """Whether a path is a pattern, not the name of a file with such characters."""
-    return any(sign in found for sign in "*?[") and not path_exists(fs, found)
+    return any(sign in path for sign in "*?[") and not path_exists(fs, path)
 
 
 def list_parquet_files(fs: Any, location: str) -> dict[str, int]:
@@ -95,9 +95,9 @@ def list_parquet_files(fs: Any, location: str) -> dict[str, int]:
     else:
         return {location: int(fs.info(location)["size"])}
     hidden = {name for name in (*listed, *left_out) if _is_hidden(name, root, marks)}
-    other = [name for name, info in listed.items() if info["type"] not in ("file", "directory")]
+    special = [name for name, info in listed.items() if info["type"] not in ("file", "directory")]
     left_out = [name for name in left_out if _is_data(name)]
-    left_out += [name for name in other if _is_data(name) or fs.isdir(name)]
+    left_out += [name for name in special if _is_data(name) or fs.isdir(name)]
     left_out = [name for name in left_out if name not in hidden]
     if left_out:
         raise InputError(
@@ -129,8 +129,8 @@ def _matching(fs: Any, pattern: str) -> Infos:
     steps = pattern.split("/")
     for last in range(_n_plain(steps), len(steps)):
         fits = _matches("/".join(steps[: last + 1]))
-        found = _contents(fs, _folders(listed))
-        listed = {name: info for name, info in found.items() if fits(name)}
+        contents = _contents(fs, _folders(listed))
+        listed = {name: info for name, info in contents.items() if fits(name)}
     return listed
 
 
@@ -153,8 +153,8 @@ def _below(fs: Any, root: str) -> Infos:
     """All files and folders below a folder; of an object store the files alone."""
     protocols = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
     if protocols & _OBJECT_STORES:
-        found: Infos = fs.find(root, detail=True)
-        return found
+        files: Infos = fs.find(root, detail=True)
+        return files
     out: Infos = {}
     folders = [root]
     while folders:

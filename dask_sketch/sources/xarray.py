@@ -200,7 +200,9 @@ def _require_features_last(x: xr.DataArray, label: str) -> None:
     named = _FEATURES.fullmatch(str(last)) is not None
     if last in x.coords:
         values = x.coords[last].values
-        named |= values.dtype.kind in "UST" or all(isinstance(one, str) for one in values.tolist())
+        named |= values.dtype.kind in "UST" or all(
+            isinstance(value, str) for value in values.tolist()
+        )
     if named or (x.ndim == 2 and _AXES.fullmatch(str(last)) is None):
         return
     others = [dim for dim in x.dims if _FEATURES.fullmatch(str(dim))]

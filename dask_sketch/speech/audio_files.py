@@ -136,7 +136,7 @@ def _search_name(expression: str) -> Callable[[Path], str]:
         )
 
     def name_of(path: Path) -> str:
-        found = pattern.search(path.name)
-        return found.group(1) if found else ""
+        match = pattern.search(path.name)
+        return match.group(1) if match else ""
 
     return name_of

@@ -265,9 +265,9 @@ def merge_statistics(parts: Iterable[_Sums]) -> _Sums:
 
 
 def _adapted(
-    found: _Sums, universal: GaussianMixture, names: tuple[str, ...], relevance: float
+    sums: _Sums, universal: GaussianMixture, names: tuple[str, ...], relevance: float
 ) -> SpeakerModels:
-    each = [found[number] for number in range(len(names))]
+    each = [sums[number] for number in range(len(names))]
     means = [adapt_means(universal, statistics, relevance).means for statistics in each]
     return SpeakerModels(
         universal, names, np.stack(means), np.stack([statistics.counts for statistics in each])

@@ -115,14 +115,14 @@ def layout_of(document: dict[str, Any]) -> Layout:
         )
     _layout(shape, chunks, width, [])
     inner = inside["chunk_shape"]
-    made = _layout(shape, inner, width, [_named(codec) for codec in inside["codecs"]])
+    layout = _layout(shape, inner, width, [_named(codec) for codec in inside["codecs"]])
     n_inner = math.prod(-(-whole // part) for whole, part in zip(chunks, inner, strict=True))
     if n_inner > _MAX_INDEX:
         raise ArtifactError(
             f"states {n_inner:,} chunks in a shard, over the limit of {_MAX_INDEX:,}."
         )
     first = inside.get("index_location", "end") == "start"
-    return replace(made, n_inner=n_inner, index_first=first)
+    return replace(layout, n_inner=n_inner, index_first=first)
 
 
 def _layout(shape: Any, chunks: Any, width: int, codecs: Sequence[Codec]) -> Layout:
@@ -210,9 +210,9 @@ def _width(kind: Any) -> int:
     if isinstance(kind, str):
         if kind in np.sctypeDict:
             return np.dtype(kind).itemsize
-        found = _WIDTH.fullmatch(kind)
-        if found:
-            return max(int(found[2] or 8), 1) * (4 if found[1] == "U" else 1)
+        match = _WIDTH.fullmatch(kind)
+        if match:
+            return max(int(match[2] or 8), 1) * (4 if match[1] == "U" else 1)
     if isinstance(kind, list):  # fields of a record: name, type, and shape if any
         return sum(_width(field[1]) * math.prod((field[2:] and field[2]) or [1]) for field in kind)
     if isinstance(kind, dict):

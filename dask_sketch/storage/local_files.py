@@ -124,16 +124,16 @@ def scratch_folders(path: Path) -> Iterator[Path]:
     """Scratch folders of all processes that are replacing a path, or were killed while doing so."""
     name = re.compile(rf"\.{re.escape(path.resolve().name)}-[a-z0-9_]{{8}}")
     with contextlib.suppress(OSError):
-        for found in path.resolve().parent.iterdir():
-            if name.fullmatch(found.name) and found.is_dir() and not found.is_symlink():
-                yield found
+        for folder in path.resolve().parent.iterdir():
+            if name.fullmatch(folder.name) and folder.is_dir() and not folder.is_symlink():
+                yield folder
 
 
 def _sweep(path: Path) -> None:
     """Remove old scratch folders."""
     for folder in scratch_folders(path):
         with contextlib.suppress(OSError):
-            ours = {found.name for found in folder.iterdir()} <= {"new", "old"}
+            ours = {entry.name for entry in folder.iterdir()} <= {"new", "old"}
             if ours and time.time() - folder.stat().st_mtime > _OLD_AFTER:
                 shutil.rmtree(folder)
 

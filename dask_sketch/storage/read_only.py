@@ -59,10 +59,10 @@ class ReadOnlyStore(Store):
         return byte_range
 
     def _checked(
-        self, key: str, byte_range: ByteRequest | None, found: Buffer | None
+        self, key: str, byte_range: ByteRequest | None, value: Buffer | None
     ) -> Buffer | None:
         """Check a value that was read, and return it."""
-        return found
+        return value
 
     @property
     def store(self) -> Store:
@@ -105,8 +105,8 @@ class ReadOnlyStore(Store):
         """Value of a key, or a range of the value, checked; without an event loop."""
         self._admit(key)
         part = self._part(key, byte_range)
-        found = self._store.get_sync(key, prototype=prototype, byte_range=part)
-        return self._checked(key, part, found)
+        value = self._store.get_sync(key, prototype=prototype, byte_range=part)
+        return self._checked(key, part, value)
 
     @property
     def _supports_sync_io(self) -> bool:
@@ -133,7 +133,7 @@ class ReadOnlyStore(Store):
         ranges = self._store.get_ranges(key, byte_ranges, prototype=prototype, **limits)
         async for batch in ranges:
             yield [
-                (number, self._checked(key, byte_ranges[number], found)) for number, found in batch
+                (number, self._checked(key, byte_ranges[number], value)) for number, value in batch
             ]
 
     def get_ranges_sync(
@@ -148,8 +148,8 @@ class ReadOnlyStore(Store):
         self._admit(key)
         limits = {name: limit for name, limit in limits.items() if limit is not None}
         return [
-            (number, self._checked(key, byte_ranges[number], found))
-            for number, found in self._store.get_ranges_sync(
+            (number, self._checked(key, byte_ranges[number], value))
+            for number, value in self._store.get_ranges_sync(
                 key, byte_ranges, prototype=prototype, **limits
             )
         ]
@@ -232,10 +232,10 @@ class CompleteStore(ReadOnlyStore):
     """
 
     def _checked(
-        self, key: str, byte_range: ByteRequest | None, found: Buffer | None
+        self, key: str, byte_range: ByteRequest | None, value: Buffer | None
     ) -> Buffer | None:
-        if is_document(key) or (found is not None and len(found)):
-            return found
+        if is_document(key) or (value is not None and len(value)):
+            return value
         raise ArtifactError(
             f"the stored chunk {key!r} is missing or empty. Zarr would read fill values; if the "
             "chunk was never written because all its values are the fill value, pass "

@@ -77,23 +77,23 @@ class GuardedStore(ReadOnlyStore):
         return byte_range
 
     def _checked(
-        self, key: str, byte_range: ByteRequest | None, found: Buffer | None
+        self, key: str, byte_range: ByteRequest | None, value: Buffer | None
     ) -> Buffer | None:
-        if found is None:
+        if value is None:
             return None
         if is_document(key):
             if byte_range not in (None, _WHOLE_DOCUMENT):
                 raise ArtifactError(f"{self}: the document {key!r} is only read as a whole.")
-            self._read(key, key.rpartition("/")[0], found.to_bytes())
-            return found
+            self._read(key, key.rpartition("/")[0], value.to_bytes())
+            return value
         layout = self._layout_of(key, 0)
         if byte_range in (None, _whole_chunk(layout)):
-            self._layout_of(key, len(found))
+            self._layout_of(key, len(value))
             byte_range = None
         if layout.compressor is not None or layout.n_texts:
-            for piece in _pieces(found.as_numpy_array(), layout, byte_range, key):
+            for piece in _pieces(value.as_numpy_array(), layout, byte_range, key):
                 _require_stated_size(piece, layout, key)
-        return found
+        return value
 
     def _require_inside(self, key: str) -> int:
         """Refuse keys that lead out of the store; return the size of a local file, else 0."""
@@ -188,9 +188,9 @@ def _values(layout: Layout) -> tuple[Any, ...]:
 
 
 def _restore(store: Store, layouts: list[tuple[Any, ...]]) -> GuardedStore:
-    found = GuardedStore(store)
-    found._layouts.update({path: Layout(*values) for path, *values in layouts})
-    return found
+    restored = GuardedStore(store)
+    restored._layouts.update({path: Layout(*values) for path, *values in layouts})
+    return restored
 
 
 def _local_root(store: Any) -> Path | None:
@@ -343,18 +343,18 @@ class BoundedHTTPStore(FsspecStore):
         answer = await self._read(key, limit, header)
         if answer is None:
             return None
-        found, status = answer
+        content, status = answer
         if status != _PARTIAL and start != 0:
             raise ArtifactError(
                 f"{self}: the server answers a request of a part of {key!r} with all of it. Serve "
                 "the store by a server that supports ranges, or copy it."
             )
-        if status == _PARTIAL and limit is not None and len(found) > limit:
+        if status == _PARTIAL and limit is not None and len(content) > limit:
             raise ArtifactError(
                 f"{self}: the server sends more than the {limit:,} bytes of {key!r} that were "
                 "asked for; they are not read."
             )
-        return prototype.buffer.from_bytes(found[:limit])
+        return prototype.buffer.from_bytes(content[:limit])
 
     async def _read(self, key: str, limit: int | None, header: str) -> tuple[bytes, int] | None:
         """Read at most one byte more than the limit; return the bytes and the status."""

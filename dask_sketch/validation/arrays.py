@@ -193,11 +193,11 @@ def _fields_of(kind: Any) -> tuple[str, ...]:
 def _restored(kind: type, names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
     """Rebuild a frozen dataclass from its pickled fields."""
     if names != _fields_of(kind):
-        other = sorted({*names} ^ {*_fields_of(kind)})
+        different = sorted({*names} ^ {*_fields_of(kind)})
         raise ArtifactError(
             f"this pickle of {kind.__name__} is of another version of dask-sketch, which differs "
-            f"in {', '.join(other) or 'the order of its fields'}: read it with that version, and "
-            "store what lasts by to_zarr or to_bytes."
+            f"in {', '.join(different) or 'the order of its fields'}: read it with that version, "
+            "and store what lasts by to_zarr or to_bytes."
         )
     return kind(*values)
 
@@ -261,15 +261,15 @@ def weighted_sum(values: NDArray[np.float64], weights: Any, label: str) -> tuple
         return float(values.sum()), float(len(values))
     require_unmasked(weights, "weights", f"weights of {label}")
     try:
-        given = np.asarray(weights, dtype=np.float64)
+        numbers = np.asarray(weights, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise InputError(f"weights of {label}: give real numbers ({error}).") from error
-    if given.shape != values.shape:
+    if numbers.shape != values.shape:
         raise InputError(
-            f"weights has shape {given.shape}: give ({len(values)},), for the samples of {label}."
+            f"weights has shape {numbers.shape}: give ({len(values)},), for the samples of {label}."
         )
-    if not (given >= 0).all() or not given.sum() < np.inf:
+    if not (numbers >= 0).all() or not numbers.sum() < np.inf:
         raise InputError(
             f"weights of {label} hold negative or infinite ones: give finite weights of at least 0."
         )
-    return float(given @ values), float(given.sum())
+    return float(numbers @ values), float(numbers.sum())

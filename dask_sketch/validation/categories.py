@@ -57,8 +57,8 @@ class Categories:
 
     def __post_init__(self) -> None:
         checked = tuple(
-            None if one is None else _checked_levels(feature_title(number, self.names), one)
-            for number, one in enumerate(self.levels)
+            None if levels is None else _checked_levels(feature_title(number, self.names), levels)
+            for number, levels in enumerate(self.levels)
         )
         if not any(checked):
             raise InputError("categories has no column with levels: leave it out.")
@@ -72,17 +72,17 @@ class Categories:
     @cached_property
     def columns(self) -> NDArray[np.intp]:
         """Numbers of the categorical features, ascending."""
-        return np.flatnonzero([one is not None for one in self.levels])
+        return np.flatnonzero([levels is not None for levels in self.levels])
 
     @cached_property
     def numeric(self) -> NDArray[np.intp]:
         """Numbers of the other features, ascending."""
-        return np.flatnonzero([one is None for one in self.levels])
+        return np.flatnonzero([levels is None for levels in self.levels])
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         """Number of levels of each categorical feature."""
-        return tuple(len(one) for one in self.levels if one is not None)
+        return tuple(len(levels) for levels in self.levels if levels is not None)
 
     @cached_property
     def slices(self) -> tuple[slice, ...]:
@@ -98,8 +98,10 @@ class Categories:
     def of_columns(self, columns: Sequence[Hashable]) -> dict[Hashable, Levels]:
         """Levels of the columns of a frame: by name, or by position without names."""
         mine = list(columns if self.names is None else self.names)
-        found = zip(mine, self.levels, strict=False)
-        levels = {name: one for name, one in found if one is not None}
+        by_name = zip(mine, self.levels, strict=False)
+        levels = {
+            name: column_levels for name, column_levels in by_name if column_levels is not None
+        }
         if self.names is None:
             return levels
         return {name: levels[str(name)] for name in columns if str(name) in levels}
@@ -161,12 +163,12 @@ class Categories:
 def _checked_levels(title: str, given: Any) -> Levels:
     """Levels of one column as Python objects."""
     try:
-        values = tuple(one.item() if isinstance(one, np.generic) else one for one in given)
+        values = tuple(level.item() if isinstance(level, np.generic) else level for level in given)
     except TypeError as error:
         raise InputError(
             f"categories of {title} = {given!r}: give a sequence of levels."
         ) from error
-    if isinstance(given, str) or not all(isinstance(one, (str, int, float)) for one in values):
+    if isinstance(given, str) or not all(isinstance(level, (str, int, float)) for level in values):
         raise InputError(
             f"categories of {title} are {str(given)[:80]}: give a list of texts, numbers "
             "or booleans.",
@@ -178,7 +180,7 @@ def _checked_levels(title: str, given: Any) -> Levels:
             "Leave the column out, or join rare levels.",
             parameter="categories",
         )
-    if len(set(values)) < len(values) or any(one != one for one in values):
+    if len(set(values)) < len(values) or any(level != level for level in values):
         raise InputError(
             f"categories of {title} are not distinct: {str(values)[:80]}. Missing values "
             "are not levels: leave NaN out.",
@@ -216,8 +218,8 @@ def stated_categories(
         return None
     if isinstance(given, Mapping):
         levels: list[Any] = [None] * n_features
-        for key, one in given.items():
-            levels[_position(key, n_features, names)] = one
+        for key, column_levels in given.items():
+            levels[_position(key, n_features, names)] = column_levels
         given = Categories(tuple(levels), _texts(names))
     elif not isinstance(given, Categories):
         if isinstance(given, str) or not isinstance(given, Sequence):
@@ -289,8 +291,8 @@ def levels_of_columns(
     out: dict[Hashable, Levels] = {}
     for key, levels in given.items():
         _position(key, len(columns), columns)
-        found = _levels_of_type(dtypes[key], key, label) if levels is None else levels
-        out[key] = _checked_levels(f"column {key!r} of {label}", found)
+        column_levels = _levels_of_type(dtypes[key], key, label) if levels is None else levels
+        out[key] = _checked_levels(f"column {key!r} of {label}", column_levels)
     return out
 
 
@@ -299,9 +301,9 @@ def _levels_of_type(dtype: Any, name: Hashable, label: str) -> Any:
     import pandas as pd
 
     if isinstance(dtype, pd.CategoricalDtype):
-        found = list(dtype.categories)
-        if found and _UNKNOWN not in found:
-            return found
+        levels = list(dtype.categories)
+        if levels and _UNKNOWN not in levels:
+            return levels
     elif pd.api.types.is_bool_dtype(dtype):
         return [False, True]
     raise InputError(
@@ -345,8 +347,8 @@ def with_codes(frame: pd.DataFrame, levels: Mapping[Any, Levels]) -> pd.DataFram
         if isinstance(column.dtype, pd.CategoricalDtype):
             # one look-up for each category, not for each row
             table = _codes_of(pd.Series(column.cat.categories), levels[name])
-            own = column.cat.codes.to_numpy()
-            codes = np.where(own >= 0, np.append(table, -1)[own], -1)
+            stored_codes = column.cat.codes.to_numpy()
+            codes = np.where(stored_codes >= 0, np.append(table, -1)[stored_codes], -1)
         else:
             codes = _codes_of(column, levels[name])
         missing = column.isna().to_numpy()
@@ -370,8 +372,8 @@ def _codes_of(column: pd.Series[Any], levels: Levels) -> NDArray[np.intp]:
     import pandas as pd
 
     values = column.astype(object).to_numpy()
-    known, found = (pd.Index(one, dtype=object) for one in (list(levels), values))
-    codes = np.asarray(known.get_indexer(found), dtype=np.intp)
+    known, cells = (pd.Index(objects, dtype=object) for objects in (list(levels), values))
+    codes = np.asarray(known.get_indexer(cells), dtype=np.intp)
     if pd.api.types.is_float_dtype(column.dtype):  # integers that may be rounded to a level
         codes[(column.abs() >= 2**53).to_numpy(dtype=bool, na_value=False)] = -1
     return codes

@@ -66,8 +66,8 @@ def rank_of(covariance_type: Any) -> int | None:
     >>> rank_of("low-rank:3"), rank_of("full"), rank_of("low-rank:0")
     (3, None, None)
     """
-    found = re.fullmatch(f"{LOW_RANK}:([1-9][0-9]{{0,5}})", str(covariance_type))
-    return None if found is None else int(found[1])
+    match = re.fullmatch(f"{LOW_RANK}:([1-9][0-9]{{0,5}})", str(covariance_type))
+    return None if match is None else int(match[1])
 
 
 def known_type(covariance_type: Any) -> bool:
@@ -89,9 +89,9 @@ def named_types(covariance_types: Any) -> list[str]:
     >>> named_types(["full", ("low-rank", 3)]), named_types("full"), named_types(["banded"])
     (['full', 'low-rank:3'], ['full'], [])
     """
-    one = named_type(covariance_types)
+    single = named_type(covariance_types)
     several = isinstance(covariance_types, Iterable) and not isinstance(covariance_types, str)
-    types = [one] if known_type(one) else map(named_type, covariance_types if several else ())
+    types = [single] if known_type(single) else map(named_type, covariance_types if several else ())
     types = list(types)
     return types if all(map(known_type, types)) else []
 
@@ -119,8 +119,8 @@ def require_keywords(
     for name in names:
         if name in accepted:
             continue
-        own = () if isinstance(function, str) else inspect.signature(function).parameters
-        meant = get_close_matches(name, [*own, *accepted], 1)
+        parameters = () if isinstance(function, str) else inspect.signature(function).parameters
+        meant = get_close_matches(name, [*parameters, *accepted], 1)
         remedy = f"those for {noun} are {', '.join(sorted(accepted))}"
         called = function if isinstance(function, str) else function.__name__
         raise TypeError(

@@ -290,14 +290,14 @@ def compiled_once(make: Callable[[*Ts], T]) -> Callable[[*Ts], T]:
     >>> power(2) is power(2)
     True
     """
-    made: dict[Any, T] = {}
+    functions: dict[Any, T] = {}
 
     @wraps(make)
     def compiled(*arguments: *Ts) -> T:
-        if arguments not in made:
+        if arguments not in functions:
             with _COMPILING:
-                if arguments not in made:
-                    made[arguments] = make(*arguments)
-        return made[arguments]
+                if arguments not in functions:
+                    functions[arguments] = make(*arguments)
+        return functions[arguments]
 
     return compiled

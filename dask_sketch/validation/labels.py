@@ -39,7 +39,7 @@ def instants(labels: Sequence[Any] | NDArray[Any]) -> NDArray[Any]:
           dtype='datetime64[us]')
     """
     each = [np.asarray(_instant(label)) for label in labels]
-    kinds = {one.dtype.kind for one in each}
+    kinds = {array.dtype.kind for array in each}
     if kinds not in ({"M"}, {"m"}):
         raise TypeError("they are not all dates, and not all durations")
     if not all(
@@ -84,10 +84,10 @@ def in_one_unit(arrays: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
         raise ValueError("years or months cannot be compared with shorter units") from error
     for unit in (finest, *(np.dtype(f"{finest.kind}8[{name}]") for name in _COARSER)):
         try:
-            made = [values.astype(unit) for values in arrays]
-            back = zip(made, arrays, strict=True)
+            converted = [values.astype(unit) for values in arrays]
+            back = zip(converted, arrays, strict=True)
             if all(np.array_equal(each.astype(values.dtype), values) for each, values in back):
-                return made
+                return converted
         except OverflowError:  # NumPy 2.5 and later; earlier releases wrap around
             continue
     raise ValueError("no unit holds all of them exactly: they are too far apart")
@@ -160,34 +160,34 @@ def codes_of(groups: Any, n_samples: int, name: str = "samples") -> tuple[Labels
         given = given.astype(object)
     import pandas as pd
 
-    codes, found = pd.factorize(given, use_na_sentinel=True)
-    labels, numbers = _sorted(_plain(_of_one_kind(np.asarray(found), name), name))
+    codes, distinct = pd.factorize(given, use_na_sentinel=True)
+    labels, numbers = _sorted(_plain(_of_one_kind(np.asarray(distinct), name), name))
     return labels, np.where(codes < 0, MISSING, np.append(numbers, MISSING)[codes])
 
 
-def _of_one_kind(found: Labels, name: str) -> Labels:
+def _of_one_kind(objects: Labels, name: str) -> Labels:
     """Convert distinct objects, none of them missing, to an array of one type of labels."""
-    if found.dtype.kind != "O":
-        return found
-    kinds = {np.asarray(label).dtype.kind if np.ndim(label) == 0 else "O" for label in found}
+    if objects.dtype.kind != "O":
+        return objects
+    kinds = {np.asarray(label).dtype.kind if np.ndim(label) == 0 else "O" for label in objects}
     kinds = {"i" if kind == "u" else kind for kind in kinds}
     if kinds and (kinds <= {"O", "M"} or kinds <= {"O", "m"}):
         try:
-            return instants(found)
+            return instants(objects)
         except TypeError:
             pass  # there are other objects than dates and durations
         except ValueError as error:
             raise InputError(f"groups of {name}: {error}.") from error
     if len(kinds) > 1 or kinds & {"O", "c", "V"}:
-        types = sorted({type(label).__name__ for label in found})
+        types = sorted({type(label).__name__ for label in objects})
         raise InputError(f"groups of {name} hold labels of types {', '.join(types)}. {_OFFER}")
     texts = bool(kinds & set("US"))
-    if texts and any(label[-1:] in ("\0", b"\0") for label in found):
+    if texts and any(label[-1:] in ("\0", b"\0") for label in objects):
         raise InputError(
             f"groups of {name} hold labels that end in a zero byte, which NumPy leaves out, so "
             "that different labels would be one: remove it."
         )
-    labels = np.array(found.tolist() if texts else list(found))
+    labels = np.array(objects.tolist() if texts else list(objects))
     if kinds == {"i"} and labels.dtype.kind == "f":  # NumPy converts -1 and 2**63 to floats
         raise _too_large(name)
     return labels
@@ -246,8 +246,8 @@ def _sorted(values: Labels) -> tuple[Labels, Codes]:
     if kind in "if" and len(values) > _FEW:
         import pandas as pd
 
-        codes, found = pd.factorize(values)
-        labels, numbers = np.unique(found, return_inverse=True)
+        codes, distinct = pd.factorize(values)
+        labels, numbers = np.unique(distinct, return_inverse=True)
         return labels, numbers[codes]
     return np.unique(values, return_inverse=True)
 
@@ -285,7 +285,7 @@ def _by_hash(words):  # type: ignore[no-untyped-def]
     firsts = np.empty(n, np.int64)
     hashes = np.empty(n, np.uint64)
     codes = np.empty(n, np.int64)
-    found = 0
+    n_sets = 0
     for i in range(n):
         hashed = np.uint64(14695981039346656037)
         for k in range(width):
@@ -303,19 +303,19 @@ def _by_hash(words):  # type: ignore[no-untyped-def]
                 break
             place = (place + 1) & (size - 1)
         if code < 0:
-            code = found
+            code = n_sets
             table[place], firsts[code], hashes[code] = code, i, hashed
-            found += 1
+            n_sets += 1
         codes[i] = code
-        if 2 * found > size:
+        if 2 * n_sets > size:
             size *= 4
             table = np.full(size, -1, np.int64)
-            for code in range(found):
+            for code in range(n_sets):
                 place = np.int64(hashes[code] & np.uint64(size - 1))
                 while table[place] >= 0:
                     place = (place + 1) & (size - 1)
                 table[place] = code
-    return firsts[:found].copy(), codes
+    return firsts[:n_sets].copy(), codes
 
 
 def union(all_labels: Sequence[Labels]) -> tuple[Labels, list[Codes]]:

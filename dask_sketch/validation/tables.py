@@ -73,9 +73,9 @@ def names_of(labels: Iterable[Hashable]) -> tuple[str, ...] | None:
     >>> names_of(["height", 2.5]), names_of(range(3))
     (('height', '2.5'), None)
     """
-    found = list(labels)
-    names = tuple(map(str, found))
-    counted = all(isinstance(label, int | np.integer) for label in found)
+    columns = list(labels)
+    names = tuple(map(str, columns))
+    counted = all(isinstance(label, int | np.integer) for label in columns)
     return None if counted or len(set(names)) < len(names) else names
 
 

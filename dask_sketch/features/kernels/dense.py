@@ -310,11 +310,11 @@ class DenseKernel:
             padded = np.zeros(ROWS, dtype=self.dtype)
             padded[: len(used[full:])] = used[full:]
             run(tail.reshape(-1), packed, sums, padded)
-        one = 2**self.fraction
+        unit = 2**self.fraction
         if weights is None:
-            sums[-1] += len(x) * one
+            sums[-1] += len(x) * unit
         else:  # rounded row by row, like the features
-            sums[-1] += np.rint(weights.astype(np.float64) * one).astype(np.int64).sum()
+            sums[-1] += np.rint(weights.astype(np.float64) * unit).astype(np.int64).sum()
 
     def unpack(self, sums: NDArray[np.int64], n_frequencies: int) -> NDArray[np.int64]:
         """Sums of ``exp(-2 pi i t)`` in quanta, shape (2, n_frequencies): real, imaginary part."""

@@ -355,9 +355,9 @@ def weights_by_exponent(weights: NDArray[np.float64]) -> list[tuple[int, NDArray
     groups[weights == 0.0] = MAX_EXPONENT + 4
     assert groups.min() >= MIN_EXPONENT
     order = np.argsort(groups, kind="stable")
-    found, starts = np.unique(groups[order], return_index=True)
+    distinct, starts = np.unique(groups[order], return_index=True)
     return [
         (int(e), part)
-        for e, part in zip(found, np.split(order, starts[1:]), strict=True)
+        for e, part in zip(distinct, np.split(order, starts[1:]), strict=True)
         if e <= MAX_EXPONENT
     ]

@@ -304,8 +304,8 @@ def sum_groups(
     kernel = prepared.kernel
     exponents = np.array([_ONE])
     if split is not None:
-        found = np.bincount(split.exponents, minlength=N_EXPONENTS + 1)[:N_EXPONENTS]
-        exponents = np.flatnonzero(found) if found.any() else exponents
+        counts = np.bincount(split.exponents, minlength=N_EXPONENTS + 1)[:N_EXPONENTS]
+        exponents = np.flatnonzero(counts) if counts.any() else exponents
     rows = _KeyedRows(codes, n_groups, split, exponents, prepared)
     counted, more = rows.counts, None
     if incomplete is not None:
@@ -412,16 +412,18 @@ class _KeyedRows:
         _place(self._keys, starts[:0], starts[:0], starts.copy(), order)
         places, total = [np.arange(self._n_groups)] * 2, None
         for k, exponent in enumerate(self._exponents.tolist()):
-            found = rows.kernel.count_missing(rows.missing, order, starts[k::n], ends[k::n], quanta)
+            counters = rows.kernel.count_missing(
+                rows.missing, order, starts[k::n], ends[k::n], quanta
+            )
             if quanta is not None:
                 shift = FRACTION - WEIGHT_BITS + BINADES * exponent + MIN_EXPONENT
-                found = _shifted(found[0], shift), _shifted(found[1], shift)
+                counters = _shifted(counters[0], shift), _shifted(counters[1], shift)
             if total is not None:
-                found = (
-                    StackedFixedPoint.sum([total[0], found[0]], places, self._n_groups),
-                    StackedFixedPoint.sum([total[1], found[1]], places, self._n_groups),
+                counters = (
+                    StackedFixedPoint.sum([total[0], counters[0]], places, self._n_groups),
+                    StackedFixedPoint.sum([total[1], counters[1]], places, self._n_groups),
                 )
-            total = found
+            total = counters
         assert total is not None
         return total
 
@@ -502,10 +504,10 @@ class _Run:
         first = np.full(len(self.low), -1)
         first[groups[:n][::-1]] = np.arange(n)[::-1]
         first[self._begun] = -1
-        found = first >= 0
+        is_new = first >= 0
         fresh = np.zeros(len(groups), dtype=bool)
-        fresh[first[found]] = True
-        self._begun |= found
+        fresh[first[is_new]] = True
+        self._begun |= is_new
         return fresh
 
     def add(self, segments: Segments, incomplete: IncompleteKernel | None = None) -> Whole:

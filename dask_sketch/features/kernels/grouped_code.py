@@ -152,7 +152,7 @@ def take_column(
 
 
 def add_products(
-    vec: Vectors, one: Any, other: Any, pitch: Any, n_rows: Any, sums: Any, row: int, side: int
+    vec: Vectors, left: Any, right: Any, pitch: Any, n_rows: Any, sums: Any, row: int, side: int
 ) -> None:
     """Emit SIMD-parallel sums of the products of ``side`` basis functions and as many others.
 
@@ -160,7 +160,7 @@ def add_products(
     ----------
     vec
         Emitter.
-    one, other
+    left, right
         Pointers to the first basis function of each side.
     pitch
         Distance between columns.
@@ -176,7 +176,7 @@ def add_products(
     """
     b = vec.builder
     sides = [
-        [b.gep(start, [b.mul(pitch, number(n))]) for n in range(side)] for start in (one, other)
+        [b.gep(start, [b.mul(pitch, number(n))]) for n in range(side)] for start in (left, right)
     ]
     starts = [_place(b, sums, vec.integers, n * row) for n in range(side)]
     slots = [_sums(b, start, vec.integers, side) for start in starts]
@@ -500,9 +500,9 @@ def multiply_basis(typing: Any, basis: Any, i: Any, j: Any, pitch: Any, n_rows: 
 
     def emit(context: Any, b: Any, sig: Any, args: Any) -> Any:
         data = context.make_array(sig.args[0])(context, b, args[0]).data
-        one, other = (b.gep(data, [offset]) for offset in args[1:3])
+        left, right = (b.gep(data, [offset]) for offset in args[1:3])
         place = _at(context, b, sig, args, 5)
-        add_products(Vectors(b, kind), one, other, args[3], args[4], place, N_BASIS, count)
+        add_products(Vectors(b, kind), left, right, args[3], args[4], place, N_BASIS, count)
         return context.get_dummy_value()
 
     return signature, emit

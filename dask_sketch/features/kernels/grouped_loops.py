@@ -135,7 +135,7 @@ def _summer_of_sums(dtype: str, side: int, incomplete: bool = False) -> Summer:
     """Compile the sums of batches for structured frequencies, or load them from numba's cache."""
     width, pitch, mark = elements_of(dtype), pitch_of(dtype), SOURCE_MARK
     scalar = getattr(np, dtype.replace("float", "int"))
-    along, one = bits_of(PRODUCT, dtype), 2 ** FRACTION[dtype]
+    along, unit = bits_of(PRODUCT, dtype), 2 ** FRACTION[dtype]
     gaps = int(incomplete)
 
     def add(  # type: ignore[no-untyped-def]
@@ -225,7 +225,7 @@ def _summer_of_sums(dtype: str, side: int, incomplete: bool = False) -> Summer:
                 extra = scalar(vectors * along)  # sum of the bits of PRODUCT, modulo a power of two
                 if not weighted and not gaps:
                     for k in range(width):
-                        blanks[k] = scalar((vectors - lengths[begin + k]) * one)
+                        blanks[k] = scalar((vectors - lengths[begin + k]) * unit)
                 for n in range(SIDE * SIDE):
                     cc = (n // SIDE * 2 * N_BASIS + n % SIDE * 2) * width
                     cs, sc = cc + width, cc + N_BASIS * width

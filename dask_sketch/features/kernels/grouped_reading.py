@@ -99,7 +99,7 @@ def _fetcher(raw_kind: str, width: int) -> Callable[..., None]:
 def _reader(raw_kind: str, dtype: str, incomplete: bool = False) -> Callable[..., tuple[int, int]]:
     """Compile the function that reads a batch after fetching."""
     width, pitch, real = elements_of(dtype), pitch_of(dtype), getattr(np, raw_kind)
-    one, finer = 2.0 ** FRACTION[dtype], 2.0 ** (FRACTION[dtype] + FINER[dtype])
+    unit, finer = 2.0 ** FRACTION[dtype], 2.0 ** (FRACTION[dtype] + FINER[dtype])
     mark, gaps = SOURCE_MARK, int(incomplete)
 
     def read(  # type: ignore[no-untyped-def]
@@ -118,7 +118,7 @@ def _reader(raw_kind: str, dtype: str, incomplete: bool = False) -> Callable[...
             )
         for k in range(width):
             _prefetch_group(low, high, first, second, groups[begin + k])
-            total[k] = 0 if weighted else lengths[begin + k] * np.int64(one)
+            total[k] = 0 if weighted else lengths[begin + k] * np.int64(unit)
         for block in range((steps + STEPS - 1) // STEPS):
             taken, at = block * STEPS, block * STEPS * width
             here = min(steps - taken, STEPS)

@@ -238,10 +238,10 @@ def _count(observed, sets, sizes, quanta, totals):  # type: ignore[no-untyped-de
                 both[word] &= seen[feature, word]
         total = np.int64(0)
         for p in range(len(planes)):
-            found = np.int64(0)
+            n_rows = np.int64(0)
             for word in range(words):
-                found += _count_ones(both[word] & planes[p, word])
-            total += found << shifts[p]
+                n_rows += _count_ones(both[word] & planes[p, word])
+            total += n_rows << shifts[p]
         totals[s] = total
 
 
@@ -453,8 +453,8 @@ class IncompleteKernel:
         self.packed[:, 0] = np.where(order < d, order, d)
         self.packed.flags.writeable = False
         uses = used_features(cycles, structured)
-        distinct, found = np.unique(uses, axis=0, return_inverse=True)
-        self.set_of_frequency = found.reshape(-1)
+        distinct, set_of = np.unique(uses, axis=0, return_inverse=True)
+        self.set_of_frequency = set_of.reshape(-1)
         first, second = pairs_of(d)
         self.n_pairs = len(first)
         width = max(int(distinct.sum(axis=1).max(initial=0)), 2)

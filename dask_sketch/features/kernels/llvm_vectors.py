@@ -216,8 +216,8 @@ def _checksum() -> int:
     its file are unchanged. Emitted arithmetic, sizes of buffers and functions of other modules are
     not compared. A compiled function of more than one module therefore encloses this checksum.
     """
-    files = (one for one in resources.files(__package__).iterdir() if one.name.endswith(".py"))
-    texts = (one.read_bytes() for one in sorted(files, key=lambda one: one.name))
+    files = (file for file in resources.files(__package__).iterdir() if file.name.endswith(".py"))
+    texts = (file.read_bytes() for file in sorted(files, key=lambda file: file.name))
     return crc32(b"".join(texts))
 
 

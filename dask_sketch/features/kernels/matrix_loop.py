@@ -73,10 +73,10 @@ def _responsibilities(x, matrices, offsets, peaks, z, parts, highest, total):  #
 @numba.njit(nogil=True, error_model="numpy")
 def _quanta_of(values, factors):  # type: ignore[no-untyped-def]
     """Quanta of a sum of products."""
-    found = np.int64(0)
+    total = np.int64(0)
     for j in range(BLOCK):
-        found += bits(fma(values[j], factors[j], START))
-    return found - BLOCK * bits(START)
+        total += bits(fma(values[j], factors[j], START))
+    return total - BLOCK * bits(START)
 
 
 @numba.njit(nogil=True, error_model="numpy")

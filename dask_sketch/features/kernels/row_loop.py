@@ -245,22 +245,22 @@ def sort_rows(raw, weights, omit, least, grid, unsorted, order, groups, counts, 
                 groups[i] = N_EXPONENTS + 1
     # two halves in parallel, because an increment waits for the previous one of the same count
     half = n // 2
-    found = np.zeros((N_EXPONENTS + 2, 2), np.int64)
+    sizes = np.zeros((N_EXPONENTS + 2, 2), np.int64)
     for i in range(n - half):
-        found[groups[i], 0] += 1
+        sizes[groups[i], 0] += 1
         if i < half:
-            found[groups[n - half + i], 1] += 1
-    places, before = np.empty_like(found), np.int64(0)
+            sizes[groups[n - half + i], 1] += 1
+    places, before = np.empty_like(sizes), np.int64(0)
     for k in range(N_EXPONENTS + 2):
         for side in range(2):
             places[k, side] = before
-            before += found[k, side]
+            before += sizes[k, side]
     for i in range(n - half):
         _place(order, places, groups, i, 0)
         if i < half:
             _place(order, places, groups, n - half + i, 1)
     for k in range(N_EXPONENTS + 1):
-        counts[k] = found[k, 0] + found[k, 1]
+        counts[k] = sizes[k, 0] + sizes[k, 1]
     taken = 0
     for k in range(N_EXPONENTS):
         weight = square = np.int64(0)
@@ -270,7 +270,7 @@ def sort_rows(raw, weights, omit, least, grid, unsorted, order, groups, counts, 
             square += np.int64(np.rint(f * f * _GRID))
         totals[0, k], totals[1, k] = weight, square
         taken += counts[k]
-    return found[N_EXPONENTS + 1, 0] + found[N_EXPONENTS + 1, 1], -1
+    return sizes[N_EXPONENTS + 1, 0] + sizes[N_EXPONENTS + 1, 1], -1
 
 
 @numba.njit(nogil=True, error_model="numpy")

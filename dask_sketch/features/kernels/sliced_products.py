@@ -44,13 +44,13 @@ def slices(values: Array) -> list[Array]:
     >>> low, high
     (array([ 5., -3.]), array([  0., 512.]))
     """
-    found: list[Array] = []
+    lower: list[Array] = []
     rest = values
     while True:
         above = np.rint(rest * 2.0**-SLICE_BITS)
         if not above.any():
-            return [*found, rest]
-        found.append(rest - above * 2.0**SLICE_BITS)
+            return [*lower, rest]
+        lower.append(rest - above * 2.0**SLICE_BITS)
         rest = above
 
 
@@ -128,11 +128,11 @@ def add_products(
     assert start + n_sums <= sums.shape[1]  # compiled code does not check
     for first in range(0, len(left), MAX_ROWS):
         block = slice(first, first + MAX_ROWS)
-        own = _Sliced(left[block])
-        other = own if right is None else _Sliced(right[block], len(own.slices))
-        if len(other.slices) > len(own.slices):
-            own = _Sliced(left[block], len(other.slices))
-        _add_block(sums, own, other, start, shift)
+        left_part = _Sliced(left[block])
+        right_part = left_part if right is None else _Sliced(right[block], len(left_part.slices))
+        if len(right_part.slices) > len(left_part.slices):
+            left_part = _Sliced(left[block], len(right_part.slices))
+        _add_block(sums, left_part, right_part, start, shift)
 
 
 def _add_block(sums: Words, left: _Sliced, right: _Sliced, start: int, shift: int) -> None:
@@ -146,10 +146,10 @@ def _add_block(sums: Words, left: _Sliced, right: _Sliced, start: int, shift: in
     before = start + (rows * p - rows * (rows + 1) // 2 if same else rows * r)
     for i in range(0, p, TILE):
         for j in range(i if same else 0, r, TILE):
-            one, two = slice(i, i + TILE), slice(j, j + TILE)
-            places, upper = before[one] + j, same and i == j
+            row_tile, column_tile = slice(i, i + TILE), slice(j, j + TILE)
+            places, upper = before[row_tile] + j, same and i == j
             squares = [
-                a[:, one].T @ b[:, two] if fine else None
+                a[:, row_tile].T @ b[:, column_tile] if fine else None
                 for a, b, fine in zip(left.slices, right.slices, used, strict=True)
             ]
             for k, square in enumerate(squares):
@@ -158,7 +158,7 @@ def _add_block(sums: Words, left: _Sliced, right: _Sliced, start: int, shift: in
             for (a, b), x, y in zip(pairs, mixed, others, strict=True):
                 low, high = squares[a], squares[b]
                 if low is not None and high is not None:
-                    both = x[:, one].T @ y[:, two]
+                    both = x[:, row_tile].T @ y[:, column_tile]
                     # below 2**53 after each difference: twice a product of slices, and one square
                     both -= high
                     both -= low

@@ -51,17 +51,17 @@ def add_stacked(out: Any, words: Any, places: Any, shift: int) -> None:
 
 
 @compiled_once
-def _loop(one_word: bool, kind: Any, given: Any) -> Callable[..., None]:
+def _loop(one_word: bool, kind: Any, kind_of_part: Any) -> Callable[..., None]:
     signature = types.void(
         types.Array(numba.from_dtype(kind), 3, "C"),
-        types.Array(numba.from_dtype(given), 3, "C", readonly=True),
+        types.Array(numba.from_dtype(kind_of_part), 3, "C", readonly=True),
         types.Array(types.int64, 1, "C"),
         types.int64,
     )
-    made: Callable[..., None] = cached_njit(signature, nogil=True, error_model="numpy")(
+    compiled: Callable[..., None] = cached_njit(signature, nogil=True, error_model="numpy")(
         _add_word if one_word else _add_words
     )
-    return made
+    return compiled
 
 
 def _add_word(out: Any, words: Any, places: Any, shift: int) -> None:
@@ -209,17 +209,17 @@ class StackedFixedPoint(FrozenDataclass):
         out = np.zeros((n_words, n_groups, *parts[0].words.shape[2:]), dtype=kind)
         for part, place in zip(parts, places, strict=True):
             add_stacked(out, part.words, place, part.shift - shift)
-        made = cls(out, shift, most)
+        total = cls(out, shift, most)
         if n_words > min(_n_words(most), max(len(part.words) for part in parts)):
-            made = made.tight()
-        if max_bits is not None and not made.fits(max_bits):
-            made = made.tight()
-            if not made.fits(max_bits):
+            total = total.tight()
+        if max_bits is not None and not total.fits(max_bits):
+            total = total.tight()
+            if not total.fits(max_bits):
                 raise CapacityError(
                     "the sums of a group are larger than a sketch holds exactly. Multiply all "
                     "weights by one smaller factor."
                 )
-        return made
+        return total
 
     def rows(self, chosen: Places) -> StackedFixedPoint:
         """Select sketches, in the given order."""

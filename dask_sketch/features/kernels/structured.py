@@ -107,9 +107,9 @@ def multiply_basis(typing: Any, basis: Any, i: Any, j: Any, pitch: Any, n_rows: 
     signature = types.void(basis, i, j, pitch, n_rows, sums, k, tile, width)
 
     def emit(context: Any, b: Any, sig: Any, args: Any) -> Any:
-        one, other = (pointer_at(context, b, sig, args, 0, offset) for offset in (1, 2))
+        left, right = (pointer_at(context, b, sig, args, 0, offset) for offset in (1, 2))
         place = pointer_at(context, b, sig, args, 5, 6)
-        add_products(Vectors(b, kind, bits), one, other, args[3], args[4], place, side)
+        add_products(Vectors(b, kind, bits), left, right, args[3], args[4], place, side)
         return context.get_dummy_value()
 
     return signature, emit
@@ -120,7 +120,7 @@ def _compiled(dtype: str, tile: int, bits: int) -> Callable[..., None]:
     """Compile the loop over blocks and groups, or load it from numba's cache."""
     elements = VECTOR_BITS // (64 if dtype == "float64" else 32)
     step = AHEAD * elements
-    one = 2 ** FRACTION[dtype]
+    unit = 2 ** FRACTION[dtype]
     mark = SOURCE_MARK
 
     def add_rows(x, packed, sums, weights):  # type: ignore[no-untyped-def]
@@ -151,7 +151,7 @@ def _compiled(dtype: str, tile: int, bits: int) -> Callable[..., None]:
                 for r in range(used):
                     padded[r] = weights[start + r] if r < rows else 0.0
             else:
-                sums[-1] += (used - rows) * one
+                sums[-1] += (used - rows) * unit
             for group in range(packed.shape[0] // N_BASIS):
                 count, ahead = (tile, tile) if n_used == d else (1, AHEAD)
                 for r in range(0, used, ahead * elements):

@@ -36,7 +36,7 @@ def zeros(b: Any, kind: Any, count: int) -> list[Any]:
     return slots
 
 
-def exchange(vec: Vectors, one: Any, other: Any, stride: int) -> tuple[Any, Any]:
+def exchange(vec: Vectors, left: Any, right: Any, stride: int) -> tuple[Any, Any]:
     """Transpose the two by two blocks of ``stride`` elements in two vectors."""
     b, mask = vec.builder, ir.VectorType(ir.IntType(32), vec.elements)
     near = [
@@ -48,8 +48,8 @@ def exchange(vec: Vectors, one: Any, other: Any, stride: int) -> tuple[Any, Any]
         for element in range(vec.elements)
     ]
     return (
-        b.shuffle_vector(one, other, ir.Constant(mask, near)),
-        b.shuffle_vector(one, other, ir.Constant(mask, far)),
+        b.shuffle_vector(left, right, ir.Constant(mask, near)),
+        b.shuffle_vector(left, right, ir.Constant(mask, far)),
     )
 
 
@@ -72,7 +72,7 @@ def _across(vec: Vectors, vectors: list[Any]) -> Any:
     while stride:
         half = max(len(vectors) // 2, 1)
         pairs = zip(vectors[:half], vectors[-half:], strict=True)
-        vectors = [b.add(*exchange(vec, one, other, stride)) for one, other in pairs]
+        vectors = [b.add(*exchange(vec, left, right, stride)) for left, right in pairs]
         stride //= 2
     first = [n * vec.elements // count for n in range(count)]  # the other elements are equal
     chosen = ir.Constant(ir.VectorType(ir.IntType(32), count), first)
@@ -255,7 +255,7 @@ def put_products(
 
 
 def add_products(
-    vec: Vectors, one: Any, other: Any, pitch: Any, n_rows: Any, sums: Any, side: int
+    vec: Vectors, left: Any, right: Any, pitch: Any, n_rows: Any, sums: Any, side: int
 ) -> None:
     """Emit sums of the products of ``side`` basis functions and as many others.
 
@@ -263,7 +263,7 @@ def add_products(
     ----------
     vec
         Emitter.
-    one, other
+    left, right
         Pointers to the first basis function of each side.
     pitch
         Distance between columns.
@@ -271,13 +271,13 @@ def add_products(
         Number of rows, a multiple of the width of a vector; at most 511, as sums have 32 bits.
     sums
         Pointer to ``side**2`` integers of 64 bits, to which the products are added in quanta,
-        those of the first basis function of ``one`` first.
+        those of the first basis function of ``left`` first.
     side
         Number of basis functions of each side, whose sums are held in registers.
     """
     b = vec.builder
     sides = [
-        [b.gep(start, [b.mul(pitch, number(n))]) for n in range(side)] for start in (one, other)
+        [b.gep(start, [b.mul(pitch, number(n))]) for n in range(side)] for start in (left, right)
     ]
     slots = zeros(b, vec.integers, side * side)
     with cgutils.for_range_slice(b, number(0), n_rows, number(vec.elements)) as (row, _):

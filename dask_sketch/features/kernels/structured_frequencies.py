@@ -168,14 +168,14 @@ def signs_of_zeros(
     """
     m = cycles.shape[1]
     zero = split(cycles) == 0.0
-    found = []
+    zeros = []
     for group, feature in np.argwhere(~zero[:, 0, 0] & ~zero[:, 1, 0]).tolist():
         u, v = (np.flatnonzero(side) for side in zero[group, :, :, feature])
         sums = (GROUP * group + 2 * SIDE * u[:, None] + 2 * v).ravel()
         sums, differences = sums[sums < m], sums[sums + 1 < m] + 1
         if len(sums):
-            found.append((feature, sums, differences))
-    return found
+            zeros.append((feature, sums, differences))
+    return zeros
 
 
 def split_exactly(cycles: NDArray[np.floating]) -> Array:
