@@ -152,8 +152,8 @@ class Pipeline:
             with task_statistics(client) as observed:
                 summary = lazy.compute(progress=self.progress)
         summary.to_zarr(self.folder / "sketch.zarr")
-        how = "by splitting, refined" if is_mixture else "by maximum likelihood"
-        with self.step("decode", f"decoding {n_components} components {how}"):
+        method = "by splitting, refined" if is_mixture else "by maximum likelihood"
+        with self.step("decode", f"decoding {n_components} components {method}"):
             model = decode(
                 summary,
                 n_components,

@@ -189,10 +189,12 @@ def _groups(group: SketchGroup) -> Section:
 
 
 def _one(kind: str, artifacts: list[Any], paths: list[str], types: tuple[type, ...]) -> Any:
-    those = [
-        (path, one) for path, one in zip(paths, artifacts, strict=True) if isinstance(one, types)
+    of_kind = [
+        (path, artifact)
+        for path, artifact in zip(paths, artifacts, strict=True)
+        if isinstance(artifact, types)
     ]
-    if len(those) > 1:
-        named = ", ".join(path for path, _ in those)
+    if len(of_kind) > 1:
+        named = ", ".join(path for path, _ in of_kind)
         raise InputError(f"there are several of type {kind} ({named}): give the path of one.")
-    return those[0][1] if those else None
+    return of_kind[0][1] if of_kind else None

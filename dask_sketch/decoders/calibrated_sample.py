@@ -348,13 +348,13 @@ def calibrate_rows(
         return _uncalibrated(values, base)
     constraints = RowFeatures(values, sketch, chosen, keep=True)
     before = constraints.weigh(base, np.zeros((constraints.n_columns, 1)))[1]
-    held = np.concatenate([np.arange(n_held), used + np.arange(n_held)])
-    start = float((before[held] ** 2).sum() / (2 * n_held))
+    held_out = np.concatenate([np.arange(n_held), used + np.arange(n_held)])
+    start = float((before[held_out] ** 2).sum() / (2 * n_held))
     gram = constraints.gram(base)
     for smallest in range(len(_RIDGES)):  # columns that depend on each other need larger ridges
         ridges = np.array(_RIDGES[smallest:])
         try:
-            calibrated = _calibrated(constraints, base, gram, ridges, held, start)
+            calibrated = _calibrated(constraints, base, gram, ridges, held_out, start)
         except linalg.LinAlgError:
             continue
         chance = float(gram.diagonal()[:-1].mean() * (base @ base))
@@ -371,16 +371,16 @@ def _calibrated(
     base: Array,
     gram: Array,
     ridges: Array,
-    held: NDArray[np.intp],
+    held_out: NDArray[np.intp],
     start: float,
 ) -> CalibratedSample:
     """Calibrate weights with the ridge that frequencies which are left out choose."""
-    values, used, n_held = constraints.rows, constraints.n_frequencies, len(held) // 2
+    values, used, n_held = constraints.rows, constraints.n_frequencies, len(held_out) // 2
     everything = np.arange(constraints.n_columns)
-    others = np.setdiff1d(everything, held)
+    others = np.setdiff1d(everything, held_out)
     candidates, sums = _solve(constraints, base, gram, others, ridges, _SEARCH_PASSES)
     totals = candidates.sum(axis=0)
-    discrepancies = (sums[held] ** 2).sum(axis=0) / (2 * n_held) / totals**2
+    discrepancies = (sums[held_out] ** 2).sum(axis=0) / (2 * n_held) / totals**2
     best = int(np.argmin(discrepancies))
     if not discrepancies[best] < start:
         return _uncalibrated(values, base, used, n_held, start)

@@ -345,21 +345,21 @@ def _damped_step(
     low, high = low[free] / s, high[free] / s
     solve = _factorise_damped(objective, gram, s, damping, free)
     start = solve(s * right[free])
-    held, follow = np.empty(0, dtype=np.intp), np.empty((len(free), 0))
+    fixed, follow = np.empty(0, dtype=np.intp), np.empty((len(free), 0))
     x = start
     for _ in range(_PASSES - 1):
         outside = (x < low) | (x > high)
-        outside[held] = False
+        outside[fixed] = False
         left = np.flatnonzero(outside)
         if not len(left):
             break
         forces = np.zeros((len(free), len(left)))
         forces[left, np.arange(len(left))] = 1.0
-        held = np.concatenate([held, left])
+        fixed = np.concatenate([fixed, left])
         follow = np.hstack([follow, solve(forces)])
-        bound = np.clip(x, low, high)[held]
-        x = start + follow @ np.linalg.solve(follow[held], bound - start[held])
-        x[held] = bound
+        bound = np.clip(x, low, high)[fixed]
+        x = start + follow @ np.linalg.solve(follow[fixed], bound - start[fixed])
+        x[fixed] = bound
     step[free] = s * np.clip(x, low, high)
     return step
 

@@ -150,10 +150,10 @@ def _target(problem: Problem) -> Target:
 def _starts(weights: Array, means: Array) -> list[tuple[Array, Array]]:
     """Starts at mean vectors in the ball, whose lengths determine the concentrations."""
     lengths = np.linalg.norm(means, axis=1)
-    held = np.where(lengths > 0.0, lengths, 1.0)[:, None]
+    divisors = np.where(lengths > 0.0, lengths, 1.0)[:, None]
     k = concentrations_of(np.clip(lengths, _SHORTEST, _LONGEST), means.shape[1])
     fractions = np.maximum(weights, 1e-3 / len(weights))
-    return [(fractions, factor * k[:, None] * (means / held)) for factor in _FACTORS]
+    return [(fractions, factor * k[:, None] * (means / divisors)) for factor in _FACTORS]
 
 
 def fit_replicate(

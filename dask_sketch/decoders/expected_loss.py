@@ -74,13 +74,13 @@ def expected_loss(
     if k * (2 * d + 1) > _MAX_PARAMETERS:
         return None
     of_pilot = sampling_losses(weights, d, n_rows)
-    held = (means[:, None] == pilot.means).all(axis=2).any(axis=1)
-    if held.all():
+    from_pilot = (means[:, None] == pilot.means).all(axis=2).any(axis=1)
+    if from_pilot.all():
         return None
-    of_sketch = _losses_by_noise(sketch, mixture, held, enough)
+    of_sketch = _losses_by_noise(sketch, mixture, from_pilot, enough)
     of_sketch = np.nan_to_num(_CORRELATED * of_sketch, nan=np.inf)
     of_sketch = np.minimum(of_sketch, _MAX_FACTOR * of_pilot)
-    return float(np.where(held, of_pilot, of_sketch).sum())
+    return float(np.where(from_pilot, of_pilot, of_sketch).sum())
 
 
 def expected_loss_by_noise(sketch: Sketch, mixture: tuple[Array, Array, Array]) -> float:
@@ -107,7 +107,10 @@ def expected_loss_by_noise(sketch: Sketch, mixture: tuple[Array, Array, Array]) 
 
 
 def _losses_by_noise(
-    sketch: Sketch, mixture: tuple[Array, Array, Array], held: NDArray[np.bool_], enough: float
+    sketch: Sketch,
+    mixture: tuple[Array, Array, Array],
+    from_pilot: NDArray[np.bool_],
+    enough: float,
 ) -> Array:
     """Expected losses (K,), of components that overlap if those apart are not below ``enough``."""
     weights, means, variances = mixture
@@ -118,7 +121,7 @@ def _losses_by_noise(
     per_value = objective.noise_level / (2.0 * objective.n_frequencies)
     curvatures = [np.maximum(each, _TINY) for each in objective.curvatures(weights, theta)]
     losses = per_value * _loss_by(objective, weights, theta, *(1.0 / c for c in curvatures))
-    if losses[~held].sum() * _OVERLAP <= enough:
+    if losses[~from_pilot].sum() * _OVERLAP <= enough:
         return losses
     if objective.n_frequencies > _FREQUENCIES * n_parameters:
         objective = objective.subsample(_FREQUENCIES * n_parameters)

@@ -369,9 +369,9 @@ def conclude_matrices(
             rng = np.random.default_rng((problem.seed, problem.replicates + number))
             other = search_matrices(problem, rng, report, threads, known=best.cost)
             fits = [*fits, other]
-            again = _refined(problem, other, report, threads)
-            before, refined = refined, min(refined, again, key=_statistic)
-            if abs(_statistic(again) - _statistic(before)) <= _GAIN * _statistic(before):
+            other_refined = _refined(problem, other, report, threads)
+            before, refined = refined, min(refined, other_refined, key=_statistic)
+            if abs(_statistic(other_refined) - _statistic(before)) <= _GAIN * _statistic(before):
                 break
     fit = _with_rare_components(problem, objective, refined.fit)
     if fit is not refined.fit:

@@ -138,10 +138,10 @@ def ascend_many(
         if not len(active):
             break
         at, slope = x[active], gradients[active]
-        held = ((at <= lower) & (slope < 0.0)) | ((at >= upper) & (slope > 0.0))
-        slope = np.where(held, 0.0, slope)
+        at_bound = ((at <= lower) & (slope < 0.0)) | ((at >= upper) & (slope > 0.0))
+        slope = np.where(at_bound, 0.0, slope)
         direction = np.einsum("nij,nj->ni", inverse[active], slope)
-        direction = np.where(held, 0.0, direction)
+        direction = np.where(at_bound, 0.0, direction)
         downhill = (direction * slope).sum(axis=1) <= 0.0
         direction[downhill] = slope[downhill]
         size = np.linalg.norm(direction, axis=1)

@@ -416,9 +416,9 @@ def refine_best(
         if search is not None and number > 0:
             first = search(rng)
         swapped = swap_components(target, first, split, rng, report)
-        again, again_test = refine(target, sketch, swapped, report)
-        if again_test is not None and again_test[0] < test[0]:
-            fit, test = again, again_test
+        refined, refined_test = refine(target, sketch, swapped, report)
+        if refined_test is not None and refined_test[0] < test[0]:
+            fit, test = refined, refined_test
     return fit, test
 
 

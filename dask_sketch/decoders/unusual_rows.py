@@ -197,10 +197,10 @@ def _unseen_squares(sketch: Sketch, feature: int, center: float) -> float:
     sample = sketch.sample
     assert sample is not None
     squares = (sample.rows[:, feature].astype(np.float64) - center) ** 2
-    seen = float(sample.weights @ squares)
-    noise = float(np.sqrt(sample.weights**2 @ (squares - seen) ** 2))
-    there = float(sketch.variance[feature] + (sketch.mean[feature] - center) ** 2)
-    return max(there - seen - _CHANCE * noise, 0.0)
+    sampled = float(sample.weights @ squares)
+    noise = float(np.sqrt(sample.weights**2 @ (squares - sampled) ** 2))
+    total = float(sketch.variance[feature] + (sketch.mean[feature] - center) ** 2)
+    return max(total - sampled - _CHANCE * noise, 0.0)
 
 
 def warn_of_few_samples(sketch: Sketch, n_components: int, n_each: int) -> None:
@@ -354,11 +354,11 @@ def warn_of_narrow_components(
     nearest = GaussianMixture(*mixture, covariance_type=kind).predict(rows)
     losses, fractions, values = (np.zeros_like(variances) for _ in range(3))
     for k in np.flatnonzero(narrow.any(axis=1)):
-        held = rows[nearest == k]
-        for j in np.flatnonzero(narrow[k]) if len(held) >= _MIN_HELD else ():
-            ratio = float(held[:, j].var()) / max(float(floor[j]), _TINY)
-            if 2 * len(np.unique(held[:, j])) <= len(held):
-                fractions[k, j], values[k, j] = weights[k], np.median(held[:, j])
+        members = rows[nearest == k]
+        for j in np.flatnonzero(narrow[k]) if len(members) >= _MIN_HELD else ():
+            ratio = float(members[:, j].var()) / max(float(floor[j]), _TINY)
+            if 2 * len(np.unique(members[:, j])) <= len(members):
+                fractions[k, j], values[k, j] = weights[k], np.median(members[:, j])
             elif ratio < 1.0:
                 losses[k, j] = 0.5 * weights[k] * (ratio - 1.0 - np.log(max(ratio, _TINY)))
     if losses.sum() > enough:
@@ -413,19 +413,19 @@ def warn_of_single_rows(sketch: Sketch, weights: Array, means: Array, variances:
         variances.
     """
     names = sketch.feature_map.feature_names
-    held = weights * sketch.effective_count
+    sizes = weights * sketch.effective_count
     away = np.abs(means - sketch.mean) / np.sqrt(
         np.where(sketch.variance > 0.0, sketch.variance, np.inf)
     )
-    alone = (held > 0.0) & (held < _SINGLE_ROW) & (away.max(axis=1) > _OUT_OF_RANGE)
+    alone = (sizes > 0.0) & (sizes < _SINGLE_ROW) & (away.max(axis=1) > _OUT_OF_RANGE)
     # beyond the values there is no row: the component is noise
     alone &= ((means >= sketch.minimum) & (means <= sketch.maximum)).all(axis=1)
     if alone.any():
         k = int(np.argmax(alone))
         far = int(np.argmax(away[k]))
         warn_user(
-            f"component {k} has the weight of {held[k]:.2g} of {sketch.count:,} rows, and the mean "
-            f"{means[k, far]:.4g} in {feature_title(far, names)}, where the data has "
+            f"component {k} has the weight of {sizes[k]:.2g} of {sketch.count:,} rows, and the "
+            f"mean {means[k, far]:.4g} in {feature_title(far, names)}, where the data has "
             f"{sketch.mean[far]:.4g} ± {np.sqrt(sketch.variance[far]):.3g}: it is an outlier "
             "rather than a cluster. Remove or clip such rows, or decode fewer components."
         )

@@ -50,7 +50,7 @@ def errors_of_weighted_rows(
     mass, noise = sample.weights @ responsibilities, sample.noise_weights @ responsibilities
     if not (mass > 0.0).all():
         return errors
-    within = np.sqrt(noise / mass)  # of the deviations within a component
+    own = np.sqrt(noise / mass)  # of the deviations within a component
     between = np.ones(len(mass))
     several = mass < 1.0 - 1e-12  # up to rounding
     between[several] = np.sqrt(
@@ -58,7 +58,7 @@ def errors_of_weighted_rows(
         / (mass * (1.0 - mass))[several]
     )
     factors = {
-        name: within.reshape(-1, *[1] * (values.ndim - 1)) * values
+        name: own.reshape(-1, *[1] * (values.ndim - 1)) * values
         for name in ("means", "covariances", "noise_variances")
         if (values := getattr(errors, name)) is not None
     }

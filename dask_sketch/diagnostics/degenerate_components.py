@@ -80,11 +80,13 @@ def floored_variances(model: GaussianMixture, sketch: Sketch) -> NDArray[np.bool
     maximum likelihood. If the mixture has standard errors, variances at the floor have zero errors.
     Variances below a hundred-thousandth of the variance of the data are always included.
     """
-    held: NDArray[np.bool_] = model.variances < _THIN * sketch.extent[1]
+    floored: NDArray[np.bool_] = model.variances < _THIN * sketch.extent[1]
     if uses_matrices(model.covariance_type):  # their floor is one of eigenvalues
-        return held
+        return floored
     if model.stderr is not None:
-        held |= np.broadcast_to(model.stderr.covariances.reshape(len(held), -1) == 0.0, held.shape)
+        floored |= np.broadcast_to(
+            model.stderr.covariances.reshape(len(floored), -1) == 0.0, floored.shape
+        )
     elif (
         model.decoding is not None
         and model.decoding.variance_floor is not None
@@ -98,8 +100,8 @@ def floored_variances(model: GaussianMixture, sketch: Sketch) -> NDArray[np.bool
                 np.full_like(data, data.mean()),
             )
         floor = model.decoding.variance_floor * np.minimum(data, expected)
-        held |= variances <= floor * (1.0 + _EDGE)
-    return held
+        floored |= variances <= floor * (1.0 + _EDGE)
+    return floored
 
 
 def _rows_with(chosen: NDArray[np.bool_]) -> tuple[int, ...]:

@@ -386,8 +386,8 @@ def linearise(model: GaussianMixture, sketch: Sketch, seed: int = 0) -> Lineariz
     influence = inverse @ inner  # of each point on the parameters, times n
 
     # the cost can decrease only along parameters that are not at a bound
-    held = floored_variances(part, sketch) @ atoms.groups.T > 0
-    stays = np.pad(held, ((0, 0), (1 + part.n_features, 0))).ravel()
+    floored = floored_variances(part, sketch) @ atoms.groups.T > 0
+    stays = np.pad(floored, ((0, 0), (1 + part.n_features, 0))).ravel()
     moves = np.flatnonzero(~stays)
     free = cho_factor(gram[np.ix_(moves, moves)])
     reducible = float(right[moves] @ cho_solve(free, right[moves]))

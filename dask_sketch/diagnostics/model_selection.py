@@ -514,5 +514,5 @@ def _noun(model: AnyModel) -> str:
 def _name(model: AnyModel) -> str:
     kind = getattr(model, "covariance_type", "diag")
     kind = "" if kind == "diag" else f", {kind}"
-    how = "" if model.decoding is None else f", {model.decoding.method}"
-    return f"{type(model).__name__} of {model.n_components}{kind}{how}"
+    method = "" if model.decoding is None else f", {model.decoding.method}"
+    return f"{type(model).__name__} of {model.n_components}{kind}{method}"

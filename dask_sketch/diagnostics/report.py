@@ -384,9 +384,10 @@ def _sketch_fields(
             "scale": values.get("scale") or values["scale_range"],
         }
         if sketch.privacy is not None:
-            how = sketch.privacy
+            privacy = sketch.privacy
             fields["privacy"] = (
-                f"{how.mechanism} noise, epsilon {how.epsilon_total:g}, delta {how.delta_total:g}"
+                f"{privacy.mechanism} noise, epsilon {privacy.epsilon_total:g}, "
+                f"delta {privacy.delta_total:g}"
             )
     if model is not None and model.decoding is not None:
         decoding = model.decoding

@@ -106,7 +106,7 @@ def draw_pictures(
             )
         )
     if model is not None:
-        what = (
+        caption = (
             "Components as ellipses of two standard deviations, bold for large weights"
             if isinstance(model, GaussianMixture)
             else "Centroids, large for large weights"
@@ -114,7 +114,7 @@ def draw_pictures(
         pictures.append(
             _picture(
                 "The model",
-                what
+                caption
                 + (", over a data sample" if sample is not None else "")
                 + "; the two features of largest variance.",
                 model.plot.ellipses(sample, names=names),

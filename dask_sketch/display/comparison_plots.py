@@ -142,8 +142,8 @@ def plot_matrix(
     bar = ax.figure.colorbar(drawn, ax=ax, label=str(matrix.name or ""))
     if sides is not None and codes is not None:
         _draw_strips(ax, codes, list(dict.fromkeys(sides)))
-    for one in (ax, bar.ax):
-        take_names_literally(one)
+    for axes in (ax, bar.ax):
+        take_names_literally(axes)
     for text in (*ax.get_xticklabels(), *ax.get_yticklabels()):
         text.set_parse_math(False)
     return ax
@@ -334,8 +334,8 @@ def plot_witness(
     ax.set(xlabel=shown[0], ylabel=shown[1])
     first = "the first" if sides is None else sides[0]
     bar = ax.figure.colorbar(drawn, ax=ax, label=f"witness: more of {first} above zero")
-    for one in (ax, bar.ax):
-        take_names_literally(one)
+    for axes in (ax, bar.ax):
+        take_names_literally(axes)
     return ax
 
 

@@ -428,8 +428,8 @@ def plot_history(
     y = np.asarray(values, dtype=np.float64)
     sizes = np.full(y.shape, 12.0)
     if weights is not None:
-        given = np.nan_to_num(np.asarray(weights, dtype=np.float64))
-        sizes = 4.0 + 80.0 * given / max(given.max(initial=0.0), np.finfo(float).tiny)
+        masses = np.nan_to_num(np.asarray(weights, dtype=np.float64))
+        sizes = 4.0 + 80.0 * masses / max(masses.max(initial=0.0), np.finfo(float).tiny)
     for k, line in enumerate(y.T):
         color = colormaps["viridis"](0.85 * k / max(y.shape[1] - 1, 1))
         ax.plot(numbers, line, color=color, lw=1.2, label=f"component {k}")

@@ -207,7 +207,7 @@ def _chance(test: TwoSampleTest) -> list[str]:
             f"This assumes that the {test.dim}s have normal scores, as means of many rows have.",
         ]
     number = counted(test.n_permutations, "assignment")
-    how = (
+    assigned = (
         f"Whole {test.dim}s were assigned to the two sides in all {number} that there are"
         if test.is_complete
         else f"Whole {test.dim}s were assigned to the two sides at random, in {number}"
@@ -221,7 +221,7 @@ def _chance(test: TwoSampleTest) -> list[str]:
     )
     sentences = [
         f"{verdict}: p = {test.p_value:.2g}.",
-        f"{how}{within}; {rank}.",
+        f"{assigned}{within}; {rank}.",
         f"The smallest p-value possible is {test.smallest_p_value:.2g}.",
     ]
     if test.statistic is not None:

@@ -243,20 +243,20 @@ class FeatureRegression:
         used = self._features.n_frequencies
         scale = float(np.mean(gram.diagonal()[:-1]))
         n_held = max(round(_HELD_OUT * used), 1)
-        held = np.concatenate([np.arange(n_held), used + np.arange(n_held)])
-        others = np.setdiff1d(np.arange(len(gram)), held)
-        inner, cross = gram[np.ix_(others, others)], gram[np.ix_(others, held)]
+        held_out = np.concatenate([np.arange(n_held), used + np.arange(n_held)])
+        others = np.setdiff1d(np.arange(len(gram)), held_out)
+        inner, cross = gram[np.ix_(others, others)], gram[np.ix_(others, held_out)]
         coefficients = []
         for ridge in _RIDGES:
             slopes = _solve(inner, ridge * scale, cross)
-            errors = self._bias[held] - self._bias[others] @ slopes
+            errors = self._bias[held_out] - self._bias[others] @ slopes
             left = np.einsum("ij,ij->j", slopes, inner @ slopes - 2.0 * cross)
-            left += gram.diagonal()[held]
+            left += gram.diagonal()[held_out]
             coefficients.append((float(np.mean(errors**2)), float(np.mean(left)), ridge))
         squared, left, self.ridge = min(coefficients)
         if self.weighted.inclusion is None:
             self.model_error = math.sqrt(squared / left) if left > 0 else 0.0
-            differences = float(np.mean(self._bias[held] ** 2))
+            differences = float(np.mean(self._bias[held_out] ** 2))
             self.model_share = math.sqrt(squared / differences) if differences > 0 else 0.0
         matrix = gram.copy()
         matrix[np.diag_indices_from(matrix)] += self.ridge * scale

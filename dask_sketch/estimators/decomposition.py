@@ -194,10 +194,10 @@ class SketchPCA(
             if not fresh:
                 options["like"] = self.moments_
             if is_stream(x) and not issparse(x):  # scikit-learn refuses sparse arrays
-                given = options | {"weights": sample_weight, "columns": self.columns}
+                settings = options | {"weights": sample_weight, "columns": self.columns}
                 if fresh:
-                    given["n_columns"] = self.n_columns
-                new = second_moments(x, **given)
+                    settings["n_columns"] = self.n_columns
+                new = second_moments(x, **settings)
             else:
                 samples, checked = self._opened(x, sample_weight, fresh=fresh)
                 if fresh:

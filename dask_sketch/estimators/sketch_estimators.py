@@ -158,13 +158,13 @@ class SketchEstimator(VersionedPickle, BaseEstimator, ABC):
         new = part if isinstance(part, Sketch) else part.compute()
         if not fresh:
             new = self.sketch_ + new
-        given = {"seed": seed, "replicates": self.n_init, **self._decoding()}
+        settings = {"seed": seed, "replicates": self.n_init, **self._decoding()}
         if auto:
-            types = (given.pop("covariance_type", "diag"),)
-            self.selection_ = select_model(new, covariance_types=types, **given)
+            types = (settings.pop("covariance_type", "diag"),)
+            self.selection_ = select_model(new, covariance_types=types, **settings)
             decoded = self.selection_.model
         else:
-            decoded = decode(new, n_components, **given)
+            decoded = decode(new, n_components, **settings)
         decoded = gaussian_or_centroids(type(self).__name__, decoded)
         model = self._finished(decoded, new, seed)
         # set last, so that an error above keeps the earlier fit
@@ -414,14 +414,14 @@ class SketchKMeans(
             self.__dict__.pop("inertia_", None)  # it takes another pass
             self.labels_ = _as_int32(model.predict(samples))
             return
-        kept = np.isfinite(rows).all(axis=1)
+        finite = np.isfinite(rows).all(axis=1)
         if self.normalize:
-            kept &= rows.any(axis=1)
+            finite &= rows.any(axis=1)
         self.labels_ = np.full(len(rows), -1, dtype=np.int32)
-        used = rows if kept.all() else rows[kept]
-        self.labels_[kept] = model.predict(used)
+        used = rows if finite.all() else rows[finite]
+        self.labels_[finite] = model.predict(used)
         distances = self._losses(used)
-        self.inertia_ = float(distances.sum() if weights is None else distances @ weights[kept])
+        self.inertia_ = float(distances.sum() if weights is None else distances @ weights[finite])
 
     def _losses(self, rows: Any) -> Any:
         """Loss of each row, whose sum is ``inertia_``."""

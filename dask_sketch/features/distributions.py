@@ -170,11 +170,13 @@ def importance_weights(
     omega = np.asarray(frequencies, dtype=np.float64)
     variances = np.atleast_2d(np.asarray(covariances, dtype=np.float64))
     n_features = len(omega)
-    given = np.full(len(variances), 1.0) if weights is None else np.asarray(weights, dtype=float)
+    density_weights = (
+        np.full(len(variances), 1.0) if weights is None else np.asarray(weights, dtype=float)
+    )
     squares = variances @ omega**2
     boost = np.square(1.0 + squares / n_features) / (4.0 + 2.0 / n_features)
     exponent = 0.5 * np.log(variances).sum(axis=1)[:, None] - 0.5 * squares
-    density = given[:, None] * np.exp(exponent - exponent.max(axis=0))
+    density = density_weights[:, None] * np.exp(exponent - exponent.max(axis=0))
     return np.asarray(np.sqrt(density.sum(axis=0) / (density * boost).sum(axis=0)))
 
 
@@ -409,8 +411,8 @@ def _distributions(
     uniform: NDArray[np.float64], n_distributions: int, weights: ArrayLike | None
 ) -> NDArray[np.intp]:
     """Number of the distribution at each quantile of the weights."""
-    given = (
+    density_weights = (
         np.full(n_distributions, 1.0) if weights is None else np.asarray(weights, dtype=np.float64)
     )
-    edges = np.cumsum(given / given.sum())[:-1]
+    edges = np.cumsum(density_weights / density_weights.sum())[:-1]
     return np.searchsorted(edges, uniform, side="right")

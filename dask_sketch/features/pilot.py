@@ -164,18 +164,18 @@ class Pilot:
             If a value is missing or impossible.
         """
         try:
-            given, mixture = values["mixture"], None
+            stored, mixture = values["mixture"], None
             parts, clusters = values.get("clusters"), None
             if parts is not None:
                 centers, weights = _numbers(parts["centers"]), _numbers(parts["weights"])
                 clusters = Clusters(centers, weights, float(parts["inertia"]))
-            if given is not None:
+            if stored is not None:
                 mixture = PilotMixture(
-                    _numbers(given["weights"]),
-                    _numbers(given["means"]),
-                    _numbers(given["variances"]),
-                    float(given["score"]),
-                    _numbers(given["probabilities"]) if "probabilities" in given else None,
+                    _numbers(stored["weights"]),
+                    _numbers(stored["means"]),
+                    _numbers(stored["variances"]),
+                    float(stored["score"]),
+                    _numbers(stored["probabilities"]) if "probabilities" in stored else None,
                 )
             out = cls(
                 int(values["n_rows"]),

@@ -68,8 +68,8 @@ def group_bytes(feature_map: FeatureMap, *, weighted: bool, with_missing: bool =
     m, d = feature_map.n_frequencies, feature_map.n_features
     # moments in one word of 8 bytes, or two with weights; two moments of the features in two words
     # each, and two bounds; weights, counts and a label
-    held = (32 if weighted else 16) * m + 48 * d + 80
-    return held + counter_bytes(feature_map, weighted) if with_missing else held
+    n_bytes = (32 if weighted else 16) * m + 48 * d + 80
+    return n_bytes + counter_bytes(feature_map, weighted) if with_missing else n_bytes
 
 
 def counter_bytes(feature_map: FeatureMap, weighted: bool) -> int:

@@ -268,8 +268,8 @@ def _pick_rows(
     """Pick a number of rows, or a number for each row or unit of weight, the density."""
     require_unmasked(x, "samples", f"the values of {label}")
     require_unmasked(weights, "weights", f"weights of {label}")
-    there = on_device(x)
-    rows = (device_array(x) if there else np.asarray(x)).reshape(-1, x.shape[-1])
+    is_on_device = on_device(x)
+    rows = (device_array(x) if is_on_device else np.asarray(x)).reshape(-1, x.shape[-1])
     rng = np.random.default_rng(seed)
     row_weights = None
     if weights is not None:
@@ -292,7 +292,9 @@ def _pick_rows(
         counts = _draw(row_weights[order], n_rows, rng) if measure > 0 else np.zeros(len(rows), int)
         picked = np.sort(np.repeat(order, counts))
     # in C order, since the rounding of sums over rows, and so the center, depends on the order
-    values = on_host(rows[device_array(picked) if there else picked]).astype(np.float64, order="C")
+    values = on_host(rows[device_array(picked) if is_on_device else picked]).astype(
+        np.float64, order="C"
+    )
     out = unit_rows(values) if normalize else values
     if nan_policy == "available":
         out[~np.isfinite(out)] = np.nan

@@ -539,8 +539,8 @@ def _thread_memory(
     if samples.is_weighted:
         # longer blocks; sums, and rows that wait, for each group of weights
         ratio = buffered_rows(d, feature_map.dtype) / block_rows(d, feature_map.dtype)
-        held = int(ratio * BLOCK_BYTES)
-        scratch += 2 * GATHERED * BLOCK_BYTES + N_EXPONENTS * (one_sketch // 2 + held)
+        buffered = int(ratio * BLOCK_BYTES)
+        scratch += 2 * GATHERED * BLOCK_BYTES + N_EXPONENTS * (one_sketch // 2 + buffered)
     reading = samples.copies * samples.largest_chunk + scratch
     if grouped is None:
         merging = (split_every + 1) * one_sketch + sampled

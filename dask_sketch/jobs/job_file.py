@@ -141,9 +141,11 @@ class Job(Table):
     def _check_tables(self) -> Self:
         wrong: list[Wrong] = []
         tables: dict[str, tuple[Any, ...]] = {"sources": self.sources, "decode": self.decode}
-        for key, those in tables.items():
-            for i in _repeated(those, lambda table: table.name):
-                wrong.append(((key, i, "name"), those[i].name, "should differ from earlier names"))
+        for key, entries in tables.items():
+            for i in _repeated(entries, lambda table: table.name):
+                wrong.append(
+                    ((key, i, "name"), entries[i].name, "should differ from earlier names")
+                )
         for i in _repeated(self.sources, lambda table: (table.path, table.array)):
             wrong.append(
                 (("sources", i, "path"), self.sources[i].path,
@@ -344,8 +346,8 @@ def _keys_beside(loc: tuple[str | int, ...]) -> list[str]:
     for part in loc[:-1]:
         if isinstance(part, str):
             kind = table.model_fields[part].annotation
-            those = (one for one in (kind, *get_args(kind)) if isinstance(one, type))
-            table = next(one for one in those if issubclass(one, Table))
+            kinds = (one for one in (kind, *get_args(kind)) if isinstance(one, type))
+            table = next(one for one in kinds if issubclass(one, Table))
     return list(table.model_fields)
 
 

@@ -116,9 +116,9 @@ def model_breaches(
     """
     if isinstance(model, PrincipalComponents):
         return
-    how = model.decoding
-    if limits.cost is not None and how is not None and how.noise_level > 0:
-        cost = how.cost / how.noise_level
+    decoding = model.decoding
+    if limits.cost is not None and decoding is not None and decoding.noise_level > 0:
+        cost = decoding.cost / decoding.noise_level
         if cost > limits.cost:
             yield (
                 f"limits.cost = {limits.cost:g}: {name} leaves a cost of {cost:.3g} noise levels. "
@@ -153,8 +153,10 @@ def growth_of_cost(name: str, model: Model, earlier: Model) -> Iterator[str]:
         Costs and remedy.
     """
     costs = [
-        how.cost / how.noise_level if how is not None and how.noise_level > 0 else 0.0
-        for how in (model.decoding, earlier.decoding)
+        decoding.cost / decoding.noise_level
+        if decoding is not None and decoding.noise_level > 0
+        else 0.0
+        for decoding in (model.decoding, earlier.decoding)
     ]
     limit = max(_MIN_COST, _GROWTH_OF_COST * costs[1])
     if costs[1] > 0.0 and costs[0] > limit:

@@ -305,14 +305,14 @@ class _Reader:
         source = self._source
         if not done:
             return []
-        again = partitions_of(
+        identified = partitions_of(
             source.samples,
             f"{source.table.name}/",
             source.table.fingerprint,
             chunks=[number for number, _ in done],
         )
         unchanged: list[Result] = []
-        for (number, sketch), now in zip(done, again, strict=True):
+        for (number, sketch), now in zip(done, identified, strict=True):
             if now == source.partitions[number]:
                 unchanged.append((now, sketch))
             else:

@@ -116,9 +116,9 @@ def _require(reference: str, url: str) -> None:
     below = any(url.startswith(f"{place.rstrip('/')}/") for place in permitted)
     climbs = _CLIMBS.search(unquote(unquote(url))) is not None
     if climbs or not below:
-        what = "credentials of the machine" if reference == AMBIENT else reference
-        how = "write the place without '..' and '.'" if climbs else remedy(reference, url)
-        raise ValueError(f"may not send {what} to {url}: {how}")
+        credentials = "credentials of the machine" if reference == AMBIENT else reference
+        advice = "write the place without '..' and '.'" if climbs else remedy(reference, url)
+        raise ValueError(f"may not send {credentials} to {url}: {advice}")
 
 
 def _secrets(value: object) -> Iterator[Secret]:

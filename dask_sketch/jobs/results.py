@@ -88,17 +88,17 @@ class DecodedModel:
                 "excess_risk": None if np.isnan(self.model.excess_risk) else self.model.excess_risk,
                 "turned": self.turned,
             }
-        how = self.model.decoding
-        assert how is not None  # all models of jobs are decoded
+        decoding = self.model.decoding
+        assert decoding is not None  # all models of jobs are decoded
         return {
             "kind": "mixture" if isinstance(self.model, GaussianMixture) else "centroids",
             "n_components": self.model.n_components,
             "start": self.start,
             "rows": self.rows,
-            "cost": how.cost,
-            "noise_level": how.noise_level,
-            "converged": how.converged,
-            "decode_seconds": how.seconds,
+            "cost": decoding.cost,
+            "noise_level": decoding.noise_level,
+            "converged": decoding.converged,
+            "decode_seconds": decoding.seconds,
         }
 
 

@@ -134,21 +134,21 @@ class ExactSums:
             return
         if exponent not in self._held:
             self._held[exponent] = _RowBuffer(self._size, x)
-        held = self._held[exponent]
+        buffer = self._held[exponent]
         while len(x):
-            direct = 0 if held.count else len(x) // self._size * self._size
+            direct = 0 if buffer.count else len(x) // self._size * self._size
             if direct:
                 self._add(x[:direct], weights[:direct], exponent)
                 x, weights = x[direct:], weights[direct:]
-            taken = held.take(x, weights)
+            taken = buffer.take(x, weights)
             x, weights = x[taken:], weights[taken:]
-            if held.count == self._size:
+            if buffer.count == self._size:
                 self._empty(exponent)
 
     def _empty(self, exponent: int) -> None:
-        held = self._held[exponent]
-        self._add(held.rows[: held.count], held.weights[: held.count], exponent)
-        held.count = 0
+        buffer = self._held[exponent]
+        self._add(buffer.rows[: buffer.count], buffer.weights[: buffer.count], exponent)
+        buffer.count = 0
 
     def _add(
         self, x: NDArray[np.floating], weights: NDArray[np.floating] | None, exponent: int
@@ -187,13 +187,13 @@ class ExactSums:
 
     def _sums_for(self, n_rows: int, exponent: int) -> NDArray[np.int64]:
         """Running sums of an exponent with room for some rows."""
-        sums, held = self._running.get(exponent, (None, 0))
-        if held + n_rows > self._kernel.capacity:
+        sums, n_summed = self._running.get(exponent, (None, 0))
+        if n_summed + n_rows > self._kernel.capacity:
             self._take(exponent)
-            sums, held = None, 0
+            sums, n_summed = None, 0
         if sums is None:
             sums = self._kernel.zeros(self._packed)
-        self._running[exponent] = sums, held + n_rows
+        self._running[exponent] = sums, n_summed + n_rows
         return np.asarray(sums)
 
     def _take(self, exponent: int) -> None:

@@ -254,7 +254,7 @@ def mfcc(
     >>> mfcc(noise, np.arange(5), FrontEnd()).shape
     (5, 12)
     """
-    kept = np.empty((frames.size, front_end.n_coefficients), np.float32)
+    coefficients = np.empty((frames.size, front_end.n_coefficients), np.float32)
     for first, last, audio in _blocks(signal, front_end):
         low, high = np.searchsorted(frames, (first, last))
         if low == high:
@@ -272,8 +272,8 @@ def mfcc(
         cepstra = librosa.feature.mfcc(
             S=librosa.power_to_db(power, top_db=None), n_mfcc=front_end.n_coefficients + 1
         )
-        kept[low:high] = cepstra[1:, frames[low:high] - first].T
-    return kept
+        coefficients[low:high] = cepstra[1:, frames[low:high] - first].T
+    return coefficients
 
 
 def _blocks(

@@ -129,8 +129,8 @@ def universal_model(
             "one number of components."
         )
     held = names[HOLD_OUT - 1 :: HOLD_OUT]
-    kept = sorted(set(names) - set(held))
-    parts = [sketch(frames.of(part), feature_map, sample=False) for part in (kept, held)]
+    learned_names = sorted(set(names) - set(held))
+    parts = [sketch(frames.of(part), feature_map, sample=False) for part in (learned_names, held)]
     learned, heldout = compute_plain(*parts)
     models = [_mixture(learned, size, settings) for size in sizes]
     selection = select_model(models, heldout, seed)

@@ -237,13 +237,13 @@ def _compute(bag: db.Bag) -> list[Any]:
 def _count(recording: Recording, front_end: FrontEnd) -> _Count:
     try:
         signal = read_audio(recording.path, front_end.sample_rate)
-        kept = active_frames(signal, front_end).size
-        if kept == 0:
+        n_active = active_frames(signal, front_end).size
+        if n_active == 0:
             raise no_speech(recording.path, signal, front_end)
     except ChunkError as error:
         # returned rather than raised, so that one run reports every bad file
         return _Count(failure=str(error))
-    return _Count(kept, n_frames_of(signal, front_end), signal.size / front_end.sample_rate)
+    return _Count(n_active, n_frames_of(signal, front_end), signal.size / front_end.sample_rate)
 
 
 def _usable(

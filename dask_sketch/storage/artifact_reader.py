@@ -278,8 +278,8 @@ def _require_schema(schema: object, version: object, versions: Versions, store: 
             f"store={store!r} is not {_nouns(versions)}: schema={schema!r}. "
             + _REMEDIES.get(str(schema), "Give an artifact that this package wrote.")
         )
-    given = versions[schema]
-    accepted = given if isinstance(given, tuple) else (given,)
+    readable = versions[schema]
+    accepted = readable if isinstance(readable, tuple) else (readable,)
     if version not in accepted:
         raise ArtifactError(
             f"store={store!r} is a {_noun(schema)} of schema_version={version!r}; this "

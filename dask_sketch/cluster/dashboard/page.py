@@ -208,11 +208,11 @@ def _tile(name: str, value: str, note: str, fraction: float | None = None) -> st
     )
 
 
-def _title(one: Pass) -> str:
-    state = "running" if one.ended is None else "done"
+def _title(run: Pass) -> str:
+    state = "running" if run.ended is None else "done"
     return (
-        f"{one.source[:_SOURCE]}: {one.n_features} features, {one.n_frequencies:,} frequencies; "
-        f"{state}, {one.seconds:.1f} s"
+        f"{run.source[:_SOURCE]}: {run.n_features} features, {run.n_frequencies:,} "
+        f"frequencies; {state}, {run.seconds:.1f} s"
     )
 
 

@@ -163,8 +163,8 @@ def vector_bits() -> int:
     the phases of ROWS samples then fit into 16 and 32 registers, respectively.
     """
     config: Any = numba.config
-    given = config.CPU_FEATURES  # NUMBA_CPU_FEATURES replaces the features of the machine
-    features = get_host_cpu_features().flatten() if given is None else given
+    configured = config.CPU_FEATURES  # NUMBA_CPU_FEATURES replaces the features of the machine
+    features = get_host_cpu_features().flatten() if configured is None else configured
     return 512 if "+avx512f" in features.split(",") else 256
 
 
@@ -183,8 +183,8 @@ def _step(typing: Any, x: Any, i: Any, w: Any, j: Any, sums: Any, k: Any, weight
             data = context.make_array(sig.args[array])(context, b, args[array]).data
             return b.gep(data, [args[array + 1]])
 
-        given = start(6) if use_weights else None
-        add_rows(Vectors(b, kind, bits), d, start(0), start(2), start(4), given)
+        row_weights = start(6) if use_weights else None
+        add_rows(Vectors(b, kind, bits), d, start(0), start(2), start(4), row_weights)
         return context.get_dummy_value()
 
     return signature, emit
@@ -221,8 +221,8 @@ def _specialised(n_features: int, dtype: str, elements: int, weighted: int) -> C
                         short[k] = 0
 
     real = numba.from_dtype(np.dtype(dtype))
-    given = types.Array(real, 1, "C", readonly=True)
-    signature = types.void(given, given, types.int64[::1], given)
+    reals = types.Array(real, 1, "C", readonly=True)
+    signature = types.void(reals, reals, types.int64[::1], reals)
     compiled: Callable[..., None] = cached_njit(signature, nogil=True, error_model="numpy")(
         add_blocks
     )

@@ -308,11 +308,11 @@ def _loop(hard: bool) -> Callable[..., tuple[int, int, int]]:
 @compiled_once
 def _compiled(raw: str, hard: bool) -> Callable[..., tuple[int, int, int]]:
     """Compile the loop for one type of rows, or load it from numba's cache."""
-    given, table = (types.Array(types.float64, n, "C", readonly=True) for n in (1, 2))
+    vector, table = (types.Array(types.float64, n, "C", readonly=True) for n in (1, 2))
     signature = types.UniTuple(types.int64, 3)(
         types.Array(numba.from_dtype(np.dtype(raw)), 2, "C", readonly=True),
         types.Array(types.int64, 1, "C", readonly=True),
-        given, types.boolean, types.boolean, given, given, table, table, given,
+        vector, types.boolean, types.boolean, vector, vector, table, table, vector,
         types.int64[:, ::1], types.int64,
     )  # fmt: skip
     loop: Callable[..., tuple[int, int, int]] = cached_njit(

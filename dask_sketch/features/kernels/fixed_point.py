@@ -143,10 +143,10 @@ class FixedPoint(FrozenDataclass):
         CapacityError
             If a number does not fit, or is NaN.
         """
-        given = np.asarray(values, dtype=np.float64)
-        if not (np.abs(given) < 2.0 ** (118 - fraction)).all():
+        floats = np.asarray(values, dtype=np.float64)
+        if not (np.abs(floats) < 2.0 ** (118 - fraction)).all():
             raise _too_large()
-        quanta = np.rint(np.ldexp(given, fraction))
+        quanta = np.rint(np.ldexp(floats, fraction))
         size = np.abs(quanta)
         high = np.floor(np.ldexp(size, -LOW_BITS))
         low = size - np.ldexp(high, LOW_BITS)  # exact: the last bits of a float64

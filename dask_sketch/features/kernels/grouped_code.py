@@ -108,19 +108,22 @@ def take_column(
         all values are finite.
     """
     b, elements = vec.builder, vec.elements
-    given, double = ir.VectorType(real_type(raw_kind), elements), ir.VectorType(_DOUBLE, elements)
+    raw_type, double = (
+        ir.VectorType(real_type(raw_kind), elements),
+        ir.VectorType(_DOUBLE, elements),
+    )
     narrow = vec.type
     rint = cgutils.get_or_insert_function(
         b.module, ir.FunctionType(double, [double]), f"llvm.rint.v{elements}f64"
     )
     center, scale, root = (vec.spread(value, double) for value in constants)
-    low, high = _sums(b, bounds, given, 2)
+    low, high = _sums(b, bounds, raw_type, 2)
     first, second = _sums(b, moments, double, 2)
     counts = ir.VectorType(_SHORT, elements)
     last = _load(b, ends, counts)
     with cgutils.for_range_slice(b, number(0), n_steps, number(1)) as (step, _):
         at = b.mul(step, number(elements))
-        x = _load(b, b.gep(raw, [at]), given)
+        x = _load(b, b.gep(raw, [at]), raw_type)
         wide = x if raw_kind == "float64" else b.fpext(x, double)
         inside = b.icmp_signed("<", vec.spread(b.trunc(step, _SHORT), counts), last)
         below = b.fcmp_ordered("<", x, b.load(low))
@@ -147,7 +150,7 @@ def take_column(
         for slot, result in zip((low, high, first, second), [lower, higher, *totals], strict=True):
             b.store(result, slot)
         _store(b, centred, b.gep(out, [at]))
-    _keep(b, [low, high], bounds, given)
+    _keep(b, [low, high], bounds, raw_type)
     _keep(b, [first, second], moments, double)
 
 

@@ -62,10 +62,10 @@ _FETCH = types.void(_BYTES, types.int64[::1], types.int64, types.uint8[::1], typ
 
 def _read_signature(dtype: str) -> Any:
     real = numba.from_dtype(np.dtype(dtype))
-    given, words = types.Array(types.float64, 1, "C", readonly=True), types.int64[:, :, ::1]
+    floats, words = types.Array(types.float64, 1, "C", readonly=True), types.int64[:, :, ::1]
     return types.UniTuple(types.int64, 2)(
         _BYTES, types.uint8[::1], types.uint32[::1], real[::1], types.boolean, types.int64[::1],
-        types.int32[::1], types.int64[::1], types.int64[::1], types.int64, given, given,
+        types.int32[::1], types.int64[::1], types.int64[::1], types.int64, floats, floats,
         real[::1], real[::1], types.int64[::1], types.float64[:, ::1], types.float64[:, ::1],
         words, words,
     )  # fmt: skip
@@ -73,8 +73,8 @@ def _read_signature(dtype: str) -> Any:
 
 def _whiten_signature(dtype: str) -> Any:
     real = numba.from_dtype(np.dtype(dtype))
-    given = types.Array(real, 3, "C", readonly=True)
-    return types.void(real[::1], types.int64, given, types.int64)
+    reals = types.Array(real, 3, "C", readonly=True)
+    return types.void(real[::1], types.int64, reals, types.int64)
 
 
 def reading_types(dtype: str) -> list[types.Type]:

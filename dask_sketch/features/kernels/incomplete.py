@@ -65,8 +65,8 @@ def _masked(typing: Any, indicators: Any, i: Any, pitch: Any, bases: Any, j: Any
         pi, pb, pv, po = (
             pointer_at(context, b, sig, args, array, array + 1) for array in (0, 3, 6, 8)
         )
-        given = pv if use_weights else None
-        put_present(Vectors(b, kind), pi, args[2], pb, args[5], given, po, AHEAD)
+        row_weights = pv if use_weights else None
+        put_present(Vectors(b, kind), pi, args[2], pb, args[5], row_weights, po, AHEAD)
         return context.get_dummy_value()
 
     return signature, emit
@@ -493,8 +493,8 @@ class IncompleteKernel:
             Weights of the rows, shape (n,), of the kernel's dtype, in [0, 1]; all one by default.
         """
         if len(x):
-            given = np.empty(0, self.dtype) if weights is None else weights
-            self._add(x, observed, self._packed, sums, given, *self._more)
+            row_weights = np.empty(0, self.dtype) if weights is None else weights
+            self._add(x, observed, self._packed, sums, row_weights, *self._more)
 
     def count(
         self, observed: NDArray[np.floating], weights: NDArray[np.floating] | None = None
@@ -554,9 +554,9 @@ class IncompleteKernel:
         n_words, n_groups = 1 + (most >= 2**62), len(starts)
         frequencies = np.empty((n_words, n_groups, len(self.set_of_frequency)), kind)
         pairs = np.empty((n_words, n_groups, self.n_pairs), kind)
-        given = np.empty(0, np.int64) if quanta is None else quanta
+        row_quanta = np.empty(0, np.int64) if quanta is None else quanta
         _count_missing(
-            missing, order, np.ascontiguousarray(starts), np.ascontiguousarray(ends), given,
+            missing, order, np.ascontiguousarray(starts), np.ascontiguousarray(ends), row_quanta,
             self.sets, self._sizes, self.set_of_frequency, self.n_features, frequencies, pairs,
         )  # fmt: skip
         return StackedFixedPoint(frequencies, shift, most), StackedFixedPoint(pairs, shift, most)

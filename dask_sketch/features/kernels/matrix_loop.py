@@ -197,11 +197,11 @@ def _loop() -> Callable[..., tuple[int, int, int]]:
 @compiled_once
 def _compiled(raw: str) -> Callable[..., tuple[int, int, int]]:
     """Compile the loop for one type of rows, or load it from numba's cache."""
-    given, table, cube = (types.Array(types.float64, n, "C", readonly=True) for n in (1, 2, 3))
+    vector, table, cube = (types.Array(types.float64, n, "C", readonly=True) for n in (1, 2, 3))
     signature = types.UniTuple(types.int64, 3)(
         types.Array(numba.from_dtype(np.dtype(raw)), 2, "C", readonly=True),
         types.Array(types.int64, 1, "C", readonly=True),
-        given, types.boolean, types.boolean, given, given, cube, table, given,
+        vector, types.boolean, types.boolean, vector, vector, cube, table, vector,
         types.int64[:, ::1], types.int64,
     )  # fmt: skip
     loop: Callable[..., tuple[int, int, int]] = cached_njit(

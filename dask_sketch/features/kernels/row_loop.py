@@ -207,17 +207,17 @@ def find_refused(raw, weights, omit):  # type: ignore[no-untyped-def]
 @cached_njit(nogil=True, error_model="numpy")
 def split_weights(weights, least, grid, unsorted, groups):  # type: ignore[no-untyped-def]
     """Split weights into ``f * 16**e``; return whether all are in range."""
-    given, split = weights.view(np.int64), unsorted.view(np.int64)
+    weight_bits, split_bits = weights.view(np.int64), unsorted.view(np.int64)
     fine = True
     for i in range(weights.size):
         w = weights[i]
         fine &= (w == 0.0) | ((w >= 2.0**MIN_EXPONENT) & (w <= 2.0**MAX_EXPONENT))
         # in the bits of a float64: rounded to ``grid`` bits; minus one, so that a power of two has
         # the exponent of the numbers below it
-        bits = (given[i] + (1 << (52 - grid))) >> (53 - grid) << (53 - grid)
+        bits = (weight_bits[i] + (1 << (52 - grid))) >> (53 - grid) << (53 - grid)
         above = ((bits - 1) >> 52) - 1022 - MIN_EXPONENT
         k = max((above + BINADES - 1) >> _BINADES_BITS, least)
-        split[i] = bits - ((BINADES * k + MIN_EXPONENT) << 52)
+        split_bits[i] = bits - ((BINADES * k + MIN_EXPONENT) << 52)
         groups[i] = N_EXPONENTS if w == 0.0 else k
     return fine
 

@@ -73,8 +73,8 @@ def make_basis(typing: Any, x: Any, i: Any, pitch: Any, base: Any, j: Any, n_use
         px, pb, pv, po = (
             pointer_at(context, b, sig, args, array, array + 1) for array in (0, 3, 6, 8)
         )
-        given = pv if use_weights else None
-        put_basis(Vectors(b, kind), px, args[2], pb, args[5], given, po, *together)
+        row_weights = pv if use_weights else None
+        put_basis(Vectors(b, kind), px, args[2], pb, args[5], row_weights, po, *together)
         return context.get_dummy_value()
 
     return signature, emit
@@ -177,8 +177,8 @@ def _compiled(dtype: str, tile: int, bits: int) -> Callable[..., None]:
                                        sums, k, tile, bits)  # fmt: skip
 
     scalar = numba.from_dtype(np.dtype(dtype))
-    given = [types.Array(scalar, dimensions, "C", readonly=True) for dimensions in (2, 3, 1)]
-    signature = types.void(given[0], given[1], types.int64[::1], given[2])
+    reals = [types.Array(scalar, dimensions, "C", readonly=True) for dimensions in (2, 3, 1)]
+    signature = types.void(reals[0], reals[1], types.int64[::1], reals[2])
     compiled: Callable[..., None] = cached_njit(signature, nogil=True, error_model="numpy")(
         add_rows
     )
@@ -275,8 +275,8 @@ class StructuredKernel:
             default.
         """
         if len(x):
-            given = np.empty(0, self.dtype) if weights is None else weights
-            _compiled(self.dtype.name, self.tile, self.bits)(x, packed, sums, given)
+            row_weights = np.empty(0, self.dtype) if weights is None else weights
+            _compiled(self.dtype.name, self.tile, self.bits)(x, packed, sums, row_weights)
 
     def unpack(self, sums: NDArray[np.int64], n_frequencies: int) -> NDArray[np.int64]:
         """Sums of ``exp(-2 pi i t)`` in quanta, shape (2, n_frequencies): real, imaginary part."""

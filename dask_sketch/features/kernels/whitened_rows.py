@@ -71,9 +71,9 @@ def _whitener(dtype: str) -> Callable[..., None]:
                     out[start + r, g] = new[g * pitch + r]
 
     real = numba.from_dtype(np.dtype(dtype))
-    given = [types.Array(real, dimensions, "C", readonly=True) for dimensions in (2, 3)]
+    reals = [types.Array(real, dimensions, "C", readonly=True) for dimensions in (2, 3)]
     compiled: Callable[..., None] = cached_njit(
-        types.void(*given, real[:, ::1]), nogil=True, error_model="numpy"
+        types.void(*reals, real[:, ::1]), nogil=True, error_model="numpy"
     )(whiten)
     return compiled
 

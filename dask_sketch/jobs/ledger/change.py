@@ -220,7 +220,7 @@ class Change:
             self._free(wanted)
             return
         wanted -= state.forgotten
-        members = [member for those in self._index.members.values() for member in those]
+        members = [member for batch in self._index.members.values() for member in batch]
         known = {key for key, _ in members} | set(state.gone) | set(state.quarantined)
         unknown = wanted - known - {file_of(key) for key in known}
         if unknown:
@@ -344,7 +344,9 @@ class Change:
             if last + KEEP_STATES >= state.last_run
         }
         named = state.forgotten.union(gone)
-        marks = {key: those for key, those in state.fingerprints.items() if key in named}
+        marks = {
+            key: fingerprints for key, fingerprints in state.fingerprints.items() if key in named
+        }
         return replace(state, states=tuple(states[-KEEP_STATES:]), gone=gone, fingerprints=marks)
 
     def _mark(self, batches: Sequence[Batch]) -> tuple[Batch, ...]:

@@ -59,10 +59,10 @@ class RowRanges:
                 self._holders[fingerprint].add(key)
         # for each file: sorted starts, the largest stop of the ranges up to each start, and ranges
         self._ranges: dict[str, tuple[list[int], list[float], list[tuple[int, float, str]]]] = {}
-        for file, those in ranges.items():
-            those.sort()
-            starts, stops, _ = zip(*those, strict=True)
-            self._ranges[file] = list(starts), list(accumulate(stops, max)), those
+        for file, file_ranges in ranges.items():
+            file_ranges.sort()
+            starts, stops, _ = zip(*file_ranges, strict=True)
+            self._ranges[file] = list(starts), list(accumulate(stops, max)), file_ranges
 
     def overlap(self, key: str, *fingerprints: str) -> bool:
         """Whether a partition, with its fingerprints if they are known, holds any of the rows."""
@@ -76,13 +76,13 @@ class RowRanges:
     def overlapping(self, key: str, fingerprint: str) -> set[str]:
         """Keys of the partitions whose rows a partition holds."""
         file, start, stop = _range_of(key)
-        starts, stops, those = self._ranges.get(file, ((), (), ()))
+        starts, stops, file_ranges = self._ranges.get(file, ((), (), ()))
         overlapping_keys = set(self._holders.get(fingerprint, ()))
         before = bisect_left(starts, stop)
         while before > 0 and stops[before - 1] > start:
             before -= 1
-            if those[before][1] > start:
-                overlapping_keys.add(those[before][2])
+            if file_ranges[before][1] > start:
+                overlapping_keys.add(file_ranges[before][2])
         return overlapping_keys
 
 
@@ -117,7 +117,7 @@ def updated_identities(
     >>> updated_identities(found, [("other/a[0:4]", two)]) == {"other/a": (two,)}
     True
     """
-    known = {key: tuple(those) for key, those in forgotten.items()}
+    known = {key: tuple(fingerprints) for key, fingerprints in forgotten.items()}
     if not known:
         return {}
     present = [one for one in partitions if _DIGEST.fullmatch(one[1])]
@@ -132,11 +132,11 @@ def updated_identities(
             for one in rows.overlapping(key, fingerprint):
                 met[file + one.removeprefix(file_of(one))][fingerprint] = None
     changed = {}
-    for key, those in met.items():
+    for key, fingerprints in met.items():
         before = known.get(key, ())
-        if not set(before).issuperset(those):
-            earlier = [one for one in before if one not in those]
-            changed[key] = (*earlier[-_KEEP:], *those)
+        if not set(before).issuperset(fingerprints):
+            earlier = [one for one in before if one not in fingerprints]
+            changed[key] = (*earlier[-_KEEP:], *fingerprints)
     return changed
 
 
@@ -151,11 +151,15 @@ def same_rows(forgotten: Mapping[str, Iterable[str]], keys: Iterable[str]) -> se
     """
     holders: dict[tuple[str, str], set[str]] = defaultdict(set)
     marks = {
-        key: [(key.removeprefix(file_of(key)), mark) for mark in those if _DIGEST.fullmatch(mark)]
-        for key, those in forgotten.items()
+        key: [
+            (key.removeprefix(file_of(key)), mark)
+            for mark in fingerprints
+            if _DIGEST.fullmatch(mark)
+        ]
+        for key, fingerprints in forgotten.items()
     }
-    for key, those in marks.items():
-        for mark in those:
+    for key, key_marks in marks.items():
+        for mark in key_marks:
             holders[mark].add(key)
     same = set(keys)
     todo = list(same)

@@ -145,7 +145,9 @@ class Manifest:
                 forgotten=frozenset(map(str, values["forgotten"])),
                 quarantined={str(k): str(v) for k, v in values["quarantined"].items()},
                 gone={str(k): (int(a), int(b)) for k, (a, b) in values["gone"].items()},
-                fingerprints={str(k): tuple(map(str, those)) for k, those in marks.items()},
+                fingerprints={
+                    str(k): tuple(map(str, fingerprints)) for k, fingerprints in marks.items()
+                },
                 runs=tuple(map(Reference.from_json, values["runs"])),
                 last_run=int(values["last_run"]),
                 states=tuple((int(r), Reference.from_json(ref)) for r, ref in values["states"]),

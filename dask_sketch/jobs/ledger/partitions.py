@@ -167,7 +167,7 @@ def compare(
         deleted=deleted,
         divided=tuple(key for key in deleted if present.overlap(key)),
         lost=tuple(part.key for part in by_state["changed"] if _is_lost(part, entries[part.key])),
-        **{kind: tuple(those) for kind, those in by_state.items()},
+        **{kind: tuple(parts) for kind, parts in by_state.items()},
     )
 
 

@@ -133,14 +133,14 @@ def verify(
     for start in range(0, len(keys), at_once):
         part = list(keys[start : start + at_once])
         stored = dict(ledger.sketches(part))
-        again = resketch(part)
+        recomputed = resketch(part)
         total = merge([total, *(without_rows(sums) for sums in stored.values())])
         for key in part:
-            if key not in again:
+            if key not in recomputed:
                 missing.append(key)
                 continue
             checked.append(key)
-            if not _same(stored[key], again[key], ledger.sampling):
+            if not _same(stored[key], recomputed[key], ledger.sampling):
                 differing.append(key)
     return Verification(
         tuple(checked),
@@ -150,17 +150,17 @@ def verify(
     )
 
 
-def _same(stored: Sums, again: Sums, sampling: Sampling | None) -> bool:
+def _same(stored: Sums, recomputed: Sums, sampling: Sampling | None) -> bool:
     """Whether two sketches have the same sums, and the same random rows if any are kept."""
     if isinstance(stored, SecondMoments):
-        return stored.identical(again)
-    if not isinstance(again, Sketch) or not stored.identical(again):
+        return stored.identical(recomputed)
+    if not isinstance(recomputed, Sketch) or not stored.identical(recomputed):
         return False
     if sampling is None or not stored.count:
         return True
-    if stored.sample is None or again.sample is None:
+    if stored.sample is None or recomputed.sample is None:
         return False
-    return stored.sample.identical(again.sample.resized(sampling.size))
+    return stored.sample.identical(recomputed.sample.resized(sampling.size))
 
 
 class LedgerReader:
