@@ -313,7 +313,7 @@ def compare_columns(
             if error.parameter == "columns":  # the argument of split_columns, not --columns
                 raise InputError(str(error), parameter="first") from error
             raise
-        lazy = [sketch(one, feature_map, nan_policy=nan_policy) for one in (samples, *split)]
+        lazy = [sketch(source, feature_map, nan_policy=nan_policy) for source in (samples, *split)]
         groups = compute_together(lazy, active_client(), run.progress, "sketch")
     test = compare_sketches(*groups, **_given(level=level), seed=seed)
     run.answer(test.as_dict(), repr(test))

@@ -246,7 +246,7 @@ def read_targets(
     except ValueError:
         return y
     if not np.isfinite(numbers).all():
-        label = next(one for one, x in zip(y, numbers, strict=True) if not np.isfinite(x))
+        label = next(group for group, x in zip(y, numbers, strict=True) if not np.isfinite(x))
         raise InputError(
             f"target={target!r} is {y[label]} for the group {label!s}: give a finite number, or "
             "leave the group out of the sketches.",

@@ -455,9 +455,9 @@ def is_same_place(path: str, other: str) -> bool:
     """Whether two paths or URLs are of the same file or folder."""
     from dask_sketch.storage.overwrite import local_path
 
-    one, two = local_path(path), local_path(other)
-    if one is not None and two is not None and one.exists() and two.exists():
-        return one.samefile(two)
+    local, other_local = local_path(path), local_path(other)
+    if local is not None and other_local is not None and local.exists() and other_local.exists():
+        return local.samefile(other_local)
     return path == other
 
 

@@ -167,8 +167,8 @@ def default_n_candidates(n_components: int, n_features: int, n_frequencies: int)
     >>> default_n_candidates(3, n_features=2, n_frequencies=30)
     7
     """
-    wanted = min(max(_ATOMS * n_components, _MIN_ATOMS), _MAX_ATOMS)
-    return max(n_components, min(wanted, n_frequencies // (n_features + 2)))
+    n_atoms = min(max(_ATOMS * n_components, _MIN_ATOMS), _MAX_ATOMS)
+    return max(n_components, min(n_atoms, n_frequencies // (n_features + 2)))
 
 
 def divide_density(

@@ -145,8 +145,8 @@ def ascend_many(
         downhill = (direction * slope).sum(axis=1) <= 0.0
         direction[downhill] = slope[downhill]
         size = np.linalg.norm(direction, axis=1)
-        wanted = np.where(fresh[active] | downhill, _FIRST, np.minimum(size, _LONGEST))
-        step = direction * (length[active] * wanted / np.maximum(size, 1e-300))[:, None]
+        lengths = np.where(fresh[active] | downhill, _FIRST, np.minimum(size, _LONGEST))
+        step = direction * (length[active] * lengths / np.maximum(size, 1e-300))[:, None]
         moved = np.clip(at + step, lower, upper)
         step = moved - at
         new_values, new_gradients = function(moved)

@@ -116,11 +116,11 @@ def components_of(
     if start is None:
         return None
     other = FAMILIES.get(model or "")
-    wanted = (GaussianMixture, Centroids) if other is None else (other,)
-    if not isinstance(start, wanted):
+    kinds = (GaussianMixture, Centroids) if other is None else (other,)
+    if not isinstance(start, kinds):
         raise DecodeError(
             f"start of type {type(start).__name__} with model={model!r}: give an earlier model of "
-            f"{' or '.join(each.__name__ for each in wanted)}, as decode returns it."
+            f"{' or '.join(each.__name__ for each in kinds)}, as decode returns it."
         )
     if start.n_features != feature_map.n_features:
         raise DecodeError(

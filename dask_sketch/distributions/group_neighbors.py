@@ -213,8 +213,8 @@ def _largest(scores: NDArray[np.float32], number: int) -> NDArray[np.intp]:
         thresholds = np.full(n_rows, -np.inf, dtype=np.float32)
     for k, (row, threshold) in enumerate(zip(scores, thresholds, strict=True)):
         above = np.flatnonzero(row >= threshold)
-        kept = np.argpartition(row[above], len(above) - number)[len(above) - number :]
-        out[k] = above[kept]
+        positions = np.argpartition(row[above], len(above) - number)[len(above) - number :]
+        out[k] = above[positions]
     return out
 
 

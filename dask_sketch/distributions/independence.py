@@ -175,8 +175,8 @@ def split_columns(x: Any, columns: Any, feature_map: FeatureMap) -> tuple[Any, A
     return first, x * (1.0 - mask) + feature_map.center * mask
 
 
-def _replaced(samples: Samples, kept: Array, center: Array) -> Samples:
-    """Replace the columns of samples by the center where ``kept`` is 0."""
+def _replaced(samples: Samples, mask: Array, center: Array) -> Samples:
+    """Replace the columns of samples by the center where ``mask`` is 0."""
     blocks = samples.blocks
     if not isinstance(blocks, da.Array):
         raise InputError(
@@ -184,9 +184,9 @@ def _replaced(samples: Samples, kept: Array, center: Array) -> Samples:
             parameter="x",
         )
     if samples.weight_column:
-        kept, center = np.append(kept, 1.0), np.append(center, 0.0)
+        mask, center = np.append(mask, 1.0), np.append(center, 0.0)
     replaced = da.map_blocks(
-        partial(_replaced_rows, kept=kept, offset=center * (1.0 - kept)),
+        partial(_replaced_rows, mask=mask, offset=center * (1.0 - mask)),
         blocks,
         dtype=np.float64,
         meta=np.empty((0,) * blocks.ndim),
@@ -194,10 +194,10 @@ def _replaced(samples: Samples, kept: Array, center: Array) -> Samples:
     return replace(samples, blocks=replaced, cut=None, origin=None)
 
 
-def _replaced_rows(block: Any, kept: Array, offset: Array) -> Any:
+def _replaced_rows(block: Any, mask: Array, offset: Array) -> Any:
     if isinstance(block, Labelled):
-        return block._replace(rows=block.rows * kept + offset)
-    return block * kept + offset
+        return block._replace(rows=block.rows * mask + offset)
+    return block * mask + offset
 
 
 def _require_plain(feature_map: FeatureMap) -> None:

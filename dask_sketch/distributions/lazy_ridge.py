@@ -236,13 +236,13 @@ def fit_lazily(
     points = first.features.transformed(opened)
     n_groups = int(np.count_nonzero(targets.weights[total.positions]))
     ridge, predictions = _solve(total.products, n_groups, points, y, weights, alphas)
-    kept = weights > 0
-    squared = np.mean((predictions - y)[kept] ** 2, axis=1)
-    spread = ErrorVariance.fit(squared, opened.sizes[kept])
+    positive = weights > 0
+    squared = np.mean((predictions - y)[positive] ** 2, axis=1)
+    spread = ErrorVariance.fit(squared, opened.sizes[positive])
     everywhere = np.full(targets.values.shape, np.nan)
-    everywhere[positions[kept]] = predictions[kept]
+    everywhere[positions[positive]] = predictions[positive]
     selected = SelectedRidge(first.features, ridge, first.bandwidth, everywhere, weights, spread)
-    return selected, opened.sizes[kept]
+    return selected, opened.sizes[positive]
 
 
 def _pilot(lazy: LazyResult, n_groups: int) -> SketchGroup:

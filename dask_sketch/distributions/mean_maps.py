@@ -470,9 +470,9 @@ def mean_map_kernel(
     return float(vectors[0] @ vectors[1])
 
 
-def _names(one: Any) -> tuple[str, ...] | None:
+def _names(source: Any) -> tuple[str, ...] | None:
     """Names of the features of a sketch or a model."""
-    owner = one.feature_map if isinstance(one, Sketch) else one
+    owner = source.feature_map if isinstance(source, Sketch) else source
     names: tuple[str, ...] | None = owner.feature_names
     return names
 
@@ -501,9 +501,9 @@ def _matrix(first: SketchGroup, second: SketchGroup | None, unbiased: bool) -> x
                 parameter="unbiased",
             )
         squares = np.diag(values)
-        own = float(np.mean(feature_weights(first.feature_map) ** 2))
+        diagonal = float(np.mean(feature_weights(first.feature_map) ** 2))
         with np.errstate(divide="ignore", invalid="ignore"):  # one sample has no pairs
-            np.fill_diagonal(values, squares - (own - squares) / (first.effective_count - 1.0))
+            np.fill_diagonal(values, squares - (diagonal - squares) / (first.effective_count - 1.0))
     dims = (first.dim, f"other_{other.dim}")
     labels = {dims[0]: first.labels, dims[1]: other.labels}
     return xr.DataArray(values, labels, dims, name="mean_map_kernel")

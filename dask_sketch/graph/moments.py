@@ -352,12 +352,12 @@ def in_larger_chunks(samples: Samples, n_bytes: int, x: Any, **options: Any) -> 
     x, options
         Arguments of :func:`open_samples`.
     """
-    wanted, known = 2 * n_bytes, samples.largest_chunk
+    chunk_bytes, known = 2 * n_bytes, samples.largest_chunk
     divided = not samples.lazy or isinstance(x, (str, os.PathLike))
-    if not divided or samples.n_chunks == 1 or known is None or known >= wanted:
+    if not divided or samples.n_chunks == 1 or known is None or known >= chunk_bytes:
         return samples
-    wanted = max(wanted, target_bytes(None)) if samples.lazy else wanted
-    return open_samples(x, chunk_size=wanted, **options)
+    chunk_bytes = max(chunk_bytes, target_bytes(None)) if samples.lazy else chunk_bytes
+    return open_samples(x, chunk_size=chunk_bytes, **options)
 
 
 def _warn_of_small_chunks(samples: Samples, grid: MomentGrid) -> None:

@@ -134,8 +134,8 @@ def _read_chunks(
         else:
             draws, order = {int(number): 1 for number in order[:size]}, order[size:]
         size *= 2  # small or empty chunks: a few rounds, not many
-        asked = {number: partial(pick, n_rows=n_rows * n) for number, n in draws.items()}
-        picked |= _read(samples, asked, rng, progress)
+        picks = {number: partial(pick, n_rows=n_rows * n) for number, n in draws.items()}
+        picked |= _read(samples, picks, rng, progress)
         inclusion |= {number: n / sizes[number] if uneven else 1.0 for number, n in draws.items()}
         if sum(len(each.rows) for each in chain(*picked.values())) >= 0.8 * n_pilot:
             break
@@ -202,10 +202,10 @@ def _draw(sizes: NDArray[Any], n_draws: int, rng: np.random.Generator) -> NDArra
 
 
 def _read(
-    samples: Samples, asked: dict[int, Any], rng: np.random.Generator, progress: bool
+    samples: Samples, picks: dict[int, Any], rng: np.random.Generator, progress: bool
 ) -> dict[int, tuple[_Picked, ...]]:
     """Read some chunks, each with a function of its own that is given a seed."""
-    seeds = [int(s) for s in rng.integers(2**63, size=len(asked))]
+    seeds = [int(s) for s in rng.integers(2**63, size=len(picks))]
     lazy = [
         LazyResult(
             samples,
@@ -213,12 +213,12 @@ def _read(
             replace(of_same_columns(_pilot_of(partial(pick, seed=s))), finalize=same),
             chosen=range(number, number + 1),
         )
-        for (number, pick), s in zip(asked.items(), seeds, strict=True)
+        for (number, pick), s in zip(picks.items(), seeds, strict=True)
     ]
     client = active_client() if samples.lazy else None
     where = {} if samples.lazy else {"scheduler": "threads"}
     results = compute_together(lazy, client, progress, "design", **where)
-    read = {number: f for number, f in zip(asked, results, strict=True) if f is not None}
+    read = {number: f for number, f in zip(picks, results, strict=True) if f is not None}
     columns = [picked.columns for picked in read.values()]
     reduce(partial(same_columns, label="a table or record"), columns, None)
     return {number: picked.part for number, picked in read.items()}
@@ -248,10 +248,10 @@ def _balance(
     if not rows.sum() or (fractions * rows.sum() <= _UNEVEN * fractions.sum() * rows).all():
         return picked
     density = min(n_pilot, rows.sum()) / fractions.sum()
-    asked = {
+    picks = {
         number: partial(pick, n_rows=None, density=density * inclusion[number]) for number in picked
     }
-    return _read(samples, asked, rng, progress)
+    return _read(samples, picks, rng, progress)
 
 
 def _pick_rows(

@@ -346,8 +346,10 @@ def _keys_beside(loc: tuple[str | int, ...]) -> list[str]:
     for part in loc[:-1]:
         if isinstance(part, str):
             kind = table.model_fields[part].annotation
-            kinds = (one for one in (kind, *get_args(kind)) if isinstance(one, type))
-            table = next(one for one in kinds if issubclass(one, Table))
+            kinds = (
+                candidate for candidate in (kind, *get_args(kind)) if isinstance(candidate, type)
+            )
+            table = next(candidate for candidate in kinds if issubclass(candidate, Table))
     return list(table.model_fields)
 
 

@@ -24,7 +24,6 @@ sqrt(12 n)`` of a standard deviation of the component, besides the rounding of f
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -36,7 +35,7 @@ from numpy.typing import NDArray
 from dask_sketch.features.kernels.elementary import bits, fma, log_to_base_two, power_of_two
 from dask_sketch.features.kernels.fixed_point import MAX_EXPONENT, MIN_EXPONENT
 from dask_sketch.features.kernels.llvm_vectors import SOURCE_MARK
-from dask_sketch.features.kernels.row_loop import OVERFLOW, add_quanta
+from dask_sketch.features.kernels.row_loop import OVERFLOW, add_quanta, all_finite
 from dask_sketch.features.kernels.row_reader import native_type
 from dask_sketch.validation.compilation import cached_njit, compiled_once
 
@@ -241,7 +240,7 @@ def load(raw, start, order, weights, weighted, omit, center, limits, x, mantissa
             mantissas[taken] = weights[row] if weighted else 1.0
             rows[taken] = row
             taken += 1
-        elif omit and not _finite(raw[row]):
+        elif omit and not all_finite(raw[row]):
             omitted += 1
         else:
             return taken, i, omitted, row
@@ -250,14 +249,6 @@ def load(raw, start, order, weights, weighted, omit, center, limits, x, mantissa
         x[:, taken:] = 0.0
         mantissas[taken:] = 0.0
     return taken, i, omitted, np.int64(-1)
-
-
-@numba.njit(nogil=True, error_model="numpy")
-def _finite(row):  # type: ignore[no-untyped-def]
-    fine = True
-    for f in range(row.size):
-        fine &= math.isfinite(row[f])
-    return fine
 
 
 def _loop(hard: bool) -> Callable[..., tuple[int, int, int]]:

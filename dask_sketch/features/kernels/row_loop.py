@@ -38,7 +38,8 @@ DISTANT = -3
 
 
 @numba.njit(nogil=True, error_model="numpy")
-def _finite(x):  # type: ignore[no-untyped-def]
+def all_finite(x):  # type: ignore[no-untyped-def]
+    """Whether all values are finite; without a branch, so that the loop is vectorised."""
     fine = True
     for k in range(x.size):
         fine &= math.isfinite(x[k])
@@ -102,7 +103,7 @@ def _take_runs(raw, center, scale, out, low, high, first, second):  # type: igno
     rows = max(RUN // d, 1)
     run = rows * d
     x, y = raw.reshape(-1), out.reshape(-1)
-    if 2 * rows > n or not _finite(x[: 2 * run]):
+    if 2 * rows > n or not all_finite(x[: 2 * run]):
         return 0  # avoids the preparation if there are many invalid rows
     centers, scales = _spread(center, rows), _spread(scale, rows)
     lows, highs = np.full(run, np.inf), np.full(run, -np.inf)
@@ -111,7 +112,7 @@ def _take_runs(raw, center, scale, out, low, high, first, second):  # type: igno
     while taken + 2 * rows <= n:
         i = taken * d
         j, end = i + run, i + 2 * run
-        if not _finite(x[i:end]):
+        if not all_finite(x[i:end]):
             break
         _take_two(x[i:j], x[j:end], centers, scales, y[i:j], y[j:end], lows, highs, firsts, seconds)
         taken += 2 * rows
@@ -193,7 +194,7 @@ def _take_groups(raw, mantissas, order, counts, center, scale, out, low, high, f
 def find_refused(raw, weights, omit):  # type: ignore[no-untyped-def]
     """Return the first row with invalid values or weight; -1 if there is none."""
     for i in range(weights.size):
-        if not _finite(raw[i]):
+        if not all_finite(raw[i]):
             if not omit:
                 return i
         elif not (
@@ -236,12 +237,12 @@ def sort_rows(raw, weights, omit, least, grid, unsorted, order, groups, counts, 
     """
     n = raw.shape[0]
     fine = split_weights(weights, least, grid, unsorted, groups)
-    if not _finite(raw.reshape(-1)) or not fine:
+    if not all_finite(raw.reshape(-1)) or not fine:
         refused = find_refused(raw, weights, omit)
         if refused >= 0:
             return 0, refused
         for i in range(n):
-            if not _finite(raw[i]):
+            if not all_finite(raw[i]):
                 groups[i] = N_EXPONENTS + 1
     # two halves in parallel, because an increment waits for the previous one of the same count
     half = n // 2
@@ -367,7 +368,7 @@ def take_rows(  # type: ignore[no-untyped-def]
         in_runs = _take_runs(raw, center, scale, out, lows, highs, firsts[_ONE], seconds[_ONE])
         taken = in_runs
         for i in range(in_runs, n):
-            if _finite(raw[i]):
+            if all_finite(raw[i]):
                 mantissas[taken], order[taken] = 1.0, i
                 taken += 1
             elif omit:

@@ -215,9 +215,9 @@ def read_rows(
     if sampling is not None:
         d = feature_map.n_features
         wanted |= partition_rows.shapes(attributes, batch.n_members, d, sampling.size, label)
-    stored = {name: one for name, one in wanted.items() if 0 not in one[0]}
+    stored = {name: layout for name, layout in wanted.items() if 0 not in layout[0]}
     arrays = read_arrays(backend, batch.reference, attributes, stored)
-    empty = {name: np.empty(*one) for name, one in wanted.items() if name not in stored}
+    empty = {name: np.empty(*layout) for name, layout in wanted.items() if name not in stored}
     return arrays | empty
 
 

@@ -261,10 +261,10 @@ class Change:
         # the same rows may come back under an earlier name
         self._remember(
             [
-                (key, one)
+                (key, fingerprint)
                 for key in sorted(since)
-                for one in self._latest(key, state)
-                if rows.overlap(key, one)
+                for fingerprint in self._latest(key, state)
+                if rows.overlap(key, fingerprint)
             ]
         )
 
@@ -275,11 +275,11 @@ class Change:
         freed = same_rows(state.erased, wanted | parts)
         for other in sorted(state.forgotten - freed):
             rows = RowRanges({other: ()})
-            kept = sorted(key for key in wanted if rows.overlap(key))
-            if kept:
+            overlapping = sorted(key for key in wanted if rows.overlap(key))
+            if overlapping:
                 raise LedgerError(
-                    f"{kept[0]!r} holds rows of {other!r}, which is forgotten as a whole, so "
-                    f"nothing was allowed: give {other!r}."
+                    f"{overlapping[0]!r} holds rows of {other!r}, which is forgotten as a whole, "
+                    f"so nothing was allowed: give {other!r}."
                 )
         self._state = replace(state, forgotten=state.forgotten - freed)
 

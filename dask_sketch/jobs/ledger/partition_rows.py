@@ -41,9 +41,9 @@ def default_rows(n_features: int, n_partitions: int) -> int:
     >>> [default_rows(12, n) for n in (1, 10, 1000)], default_rows(784, 1)
     ([5000, 3000, 1000], 100)
     """
-    wanted = int(_SURPLUS * default_size(n_features)) // max(n_partitions, 1)
+    n_rows = int(_SURPLUS * default_size(n_features)) // max(n_partitions, 1)
     long = max(_BYTES // (4 * n_features), _MIN_LONG_ROWS)
-    return min(max(wanted, _MIN_ROWS), _MAX_ROWS, long)
+    return min(max(n_rows, _MIN_ROWS), _MAX_ROWS, long)
 
 
 def sampling_of(feature_map: FeatureMap, n_rows: int) -> Sampling | None:

@@ -176,8 +176,8 @@ def arithmetic_digest(conventions: Conventions) -> str:
     else:
         # powers of two: standard deviations may differ in the last bit between processors
         x = conventions.center + moment_units(conventions) * (4.0 * points - 2.0)
-        found = partial_sketch(x, conventions, weights)
-        words = [found.moment_quanta, found.first_quanta, found.second_quanta]
+        partial = partial_sketch(x, conventions, weights)
+        words = [partial.moment_quanta, partial.first_quanta, partial.second_quanta]
     total = hashlib.sha256()
     for each in words:
         for word in (each.high, each.low):
