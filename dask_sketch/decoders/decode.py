@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Callable, Collection
 from concurrent.futures import Executor
 from dataclasses import replace
-from functools import partial
 from typing import Any, overload
 
 from numpy.typing import ArrayLike
@@ -43,7 +42,6 @@ from dask_sketch.decoders.search import expected_seconds
 from dask_sketch.decoders.starts import FAMILIES
 from dask_sketch.decoders.unseen_pairs import warn_of_unseen_pairs
 from dask_sketch.decoders.unusual_rows import warn_of_few_samples
-from dask_sketch.decoders.weighted_errors import errors_of_weighted_rows
 from dask_sketch.errors import DecodeError
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.clusters import unit_centers
@@ -551,18 +549,14 @@ def _wrapped(problem: Problem, solution: Solution, trace: list[float], seconds: 
     covariances = solution.factors
     if covariances is None:
         covariances = _of_type(kind, solution.variances, solution.matrices)
-    build = partial(
-        GaussianMixture,
+    return GaussianMixture(
         solution.weights,
         solution.means,
         covariances,
         decoding=record,
         covariance_type=kind,
+        stderr=None if errors is None else _standard_errors(kind, *errors),
     )
-    if errors is None:
-        return build()
-    unweighted = _standard_errors(kind, *errors)
-    return build(stderr=errors_of_weighted_rows(unweighted, build(), problem.sketch.sample))
 
 
 def _standard_errors(

@@ -37,6 +37,7 @@ from dask_sketch.decoders.factor_descent import FactorSpace
 from dask_sketch.decoders.noise_covariance import feature_covariance
 from dask_sketch.decoders.normal_equations import Cholesky, gram_of_columns, subtract_products
 from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.weighted_errors import noise_factors
 from dask_sketch.errors import DecodeError
 from dask_sketch.validation.warn import warn_user
 
@@ -64,6 +65,7 @@ _TRACES = 32  # random vectors that estimate a trace, to a tenth of the deviatio
 _SIGNS = np.array([-1.0, 1.0])
 _STEPS = 8  # largest number of Newton steps of a round
 _POWERS = 20  # products that estimate the largest eigenvalue
+_INFLUENCES = 4000  # rows whose weights and influences are compared
 _STILL = 1e-3  # smallest improvement of the weighted cost by a step, in noises of a parameter
 _NO_INFORMATION = 1e-9  # fraction of the largest eigenvalue, as for rotations of factors
 
@@ -198,6 +200,10 @@ def refine_efficiently(
     if not errors:
         return RefinedFit(refined, None, overidentification)
     covariance = metric.covariance() / objective.effective_count
+    if objective.sample is not None:
+        rows = objective.sample.rows[:_INFLUENCES].astype(np.float64)
+        factors = noise_factors(metric.influences(objective, rows), objective.sample)
+        covariance *= factors * factors[:, None]
     errors_found = _in_data_units(objective, metric.parameters, covariance, theta)
     return RefinedFit(refined, errors_found, overidentification)
 
@@ -476,6 +482,14 @@ class _Metric:
         known = np.sum(probes * self.solve(self.information @ probes, 0.0))
         lost = self._ridge * np.sum(noise * self.solve(noise, 0.0))
         return float(known - lost) / _TRACES
+
+    def influences(self, objective: Objective, rows: Array) -> Array:
+        """Influence of each row on the free parameters, up to a common factor and mean."""
+        m = objective.n_frequencies
+        phases = (rows - objective.space.shift) / objective.space.scale @ objective.omega
+        features = np.concatenate([np.cos(phases), -np.sin(phases)], axis=1)
+        features *= np.tile(objective.feature_weights, 2) / np.sqrt(m)
+        return np.asarray(features @ self.weighted.T @ self._inverse())
 
     def _inverse(self) -> Array:
         assert isinstance(self._solver, _Spectral)  # standard errors were asked for

@@ -86,6 +86,8 @@ class Objective:
         Unit of cost for optimisers: the noise level, or a rounding error if that is larger.
     effective_count : float
         Number of samples; Kish's effective number if they are weighted.
+    sample : RowSample, optional
+        Random rows of the sketch, if their weights differ.
     gram_dtype : dtype
         Precision of the products in Gram matrices, float64 by default. In float32 a Gram matrix
         takes half the time and has relative errors of 1e-6, enough for the length of a step.
@@ -153,6 +155,8 @@ class Objective:
         z = psi / np.sqrt(m)
         self.target = (self.feature_weights * z.real, self.feature_weights * z.imag)
         self.effective_count = sketch.effective_count
+        weighted = sketch.sample is not None and sketch.sample.is_weighted
+        self.sample = sketch.sample if weighted else None
         self.added_variance = sketch.added_variance
         self._set_noise_level()
         # Features of frequencies near zero hardly vary, and their rounding errors do not average

@@ -50,3 +50,25 @@ def test_the_weight_of_the_only_component_is_known(seed):
     model = decode(sketch(x, feature_map, weights=weights), 1, refine="efficient")
     assert model.stderr.weights == pytest.approx([0.0], abs=1e-6)
     assert np.isfinite(model.stderr.means).all()
+
+
+@pytest.mark.slow
+def test_intervals_hold_for_weights_that_depend_on_a_feature():
+    # rows of weights exp(a x0) are rows of such a mixture again
+    a = 0.6
+    tilted = TRUTH.means + np.array([a, 0.0]) * TRUTH.variances
+    feature_map = design(TRUTH.sample(5000, seed=1), n_components=2)
+    inside = np.zeros((2, 2, 2))
+    for seed in range(60):
+        x = TRUTH.sample(5000, seed=100 + seed)
+        model = decode(sketch(x, feature_map, weights=np.exp(a * x[:, 0])), 2, refine="efficient")
+        order = np.argsort(model.means[:, 0])
+        for place, (values, errors, truth) in enumerate(
+            (
+                (model.means, model.stderr.means, tilted),
+                (model.covariances, model.stderr.covariances, TRUTH.variances),
+            )
+        ):
+            inside[place] += np.abs(values[order] - truth) < 1.96 * errors[order]
+    # 50 and 52 of 60 for the first feature, if weights depended on components alone
+    assert inside.min() > 52
