@@ -37,6 +37,9 @@ _MAX_CELLS = 4096  # pairs of levels whose shares are solved for
 _FEATURE_ERROR = 1e-7  # error of a feature in float32, for each level: phases grow with the codes
 _RIDGES = (1e-4, 1e-3, 1e-2, 0.1, 1.0)  # relative to the mean variance of the columns
 _QUANTILE = 0.975  # at which errors that few rows decide are widened
+# Effective number of random rows near a point, below which a mean has no error: of 44 points with 2
+# to 5, 98 % were within 1.96 errors, of 69 with fewer 28 %.
+_MIN_NEAR = 3.0
 _POINTS = 256  # points at once
 _WIDTH = 64  # points of a block are padded to a multiple: rounding may depend on their number
 
@@ -399,17 +402,30 @@ class LocalMeans:
             out[block, 1] = self._peak * error
         return out
 
+    def _count_near(self, kernel: Array) -> Array:
+        """Effective numbers of rows near the points, infinite if these are all rows."""
+        weighted = self._regression.weighted
+        if weighted.is_exact:
+            return np.full(kernel.shape[1], np.inf)
+        masses = weighted.weights[:, None] * kernel
+        squares = (masses**2).sum(axis=0)
+        return np.asarray(masses.sum(axis=0) ** 2 / np.maximum(squares, np.finfo(float).tiny))
+
     def regress(self, points: Array) -> Array:
-        """Means of the target near points and their standard errors, shape (n_points, 2)."""
+        """Means of the target near points and their standard errors, shape (n_points, 2).
+
+        NaN where fewer than three random rows are near, since one row has no error of its own.
+        """
         out = np.full((len(points), 2), np.nan)
         middle = self._target.mean()
         for start in range(0, len(points), _POINTS):
             block = slice(start, start + _POINTS)
             kernel = self._kernel(points[block])
             weight = self._regression.estimate(kernel)[0]
+            few = self._count_near(kernel) < _MIN_NEAR
             total = self._regression.estimate(kernel * (self._target - middle)[:, None])[0]
             with np.errstate(divide="ignore", invalid="ignore"):
-                mean = np.where(weight > 0.0, middle + total / weight, np.nan)
+                mean = np.where((weight > 0.0) & ~few, middle + total / weight, np.nan)
                 # error of a ratio, to first order
                 kernel *= self._target[:, None] - np.nan_to_num(mean)
                 error = self._regression.estimate(kernel)[1] / weight

@@ -485,7 +485,7 @@ class EmpiricalDistribution:
         -------
         estimate
             Estimates of the means of the same regression on all rows, and their standard errors,
-            shape (n_points,); NaN where there are no rows.
+            shape (n_points,); NaN where there are no rows, or fewer than three random ones.
 
         Raises
         ------

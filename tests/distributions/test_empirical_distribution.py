@@ -328,3 +328,21 @@ def test_errors_know_of_correlations_that_the_model_lacks():
         within.append(difference[0, 1] < 1.96 * found.standard_error[0, 1])
         assert found.standard_error[0, 1] < 0.25
     assert sum(within) >= 6
+
+
+def test_conditional_means_have_errors_or_none_where_rows_are_rare():
+    rng = np.random.default_rng(0)
+    x = rng.standard_t(3, size=20_000)
+    rows = np.column_stack([x, 2.0 * x + rng.normal(size=len(x))])
+    feature_map = design(rows, n_components=3, seed=0)
+    data = EmpiricalDistribution(partial_sketch(rows, feature_map, sample=2000))
+    places = [3, 8, 20, 60, 200, 2000, -2000, -200, -60, -20, -8, -3]
+    points = np.sort(x)[places][:, None]
+    found = data.conditional_mean(1, points, bandwidth=0.2)
+    kernel = np.exp(-0.5 * ((x[:, None] - points[:, 0]) / 0.2) ** 2)
+    expected = rows[:, 1] @ kernel / kernel.sum(axis=0)
+    known = np.isfinite(found.value)
+    np.testing.assert_array_equal(known, np.isfinite(found.standard_error))
+    assert known[4:8].all()
+    assert not known[[0, -1]].any()
+    assert (np.abs(found.value - expected)[known] < 3.5 * found.standard_error[known]).all()
