@@ -36,6 +36,8 @@ def is_lazy(x: Any) -> bool:
     """Whether samples are lazy or on a GPU, rather than an array-like in memory."""
     if package_of(x) == "polars" and hasattr(x, "collect"):
         return True
+    if package_of(x) == "pyarrow" and hasattr(x, "scanner"):  # a dataset of files
+        return True
     outside = is_dask_collection(x) or isinstance(x, (str, os.PathLike, Samples)) or on_device(x)
     return outside or package_of(x) in ("xarray", "zarr")
 

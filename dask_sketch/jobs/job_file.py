@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
 
 from pydantic import (
     Field,
@@ -46,10 +46,14 @@ from dask_sketch.storage.overwrite import local_path, resolve_parents
 from dask_sketch.validation.choices import PCA
 from dask_sketch.validation.tables import shorten
 
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
 MAX_BYTES = 2**16  # of a job file: parsing takes at most a few times as much memory,
 MAX_DOTS = 200  # in a line: the time that the parser takes grows with their square
 MAX_TABLES = 64  # of one name
 MAX_ERRORS = 50
+_UNION_MEMBER = re.compile(r"constrained-\w+|literal\[.*\]")  # in the path of a value
 # Options of a cluster that only name a queue or a size: others run code.
 CLUSTER_OPTIONS = (
     "account", "interface", "name", "namespace", "queue", "resources", "walltime",
@@ -322,6 +326,7 @@ def _lines(error: ValidationError) -> Iterator[str]:
     errors = [
         entry for entry in errors if entry["type"] != "too_short" or entry["loc"] not in parents
     ]
+    errors = _with_joined_unions(errors)
     for entry in errors[:MAX_ERRORS]:
         loc, value, remedy = entry["loc"], entry["input"], entry["msg"]
         if entry["type"] == "missing":
@@ -338,6 +343,20 @@ def _lines(error: ValidationError) -> Iterator[str]:
         yield f"{key_path(loc)}{shown}: {shorten(remedy, 8 * MAX_SHOWN)}"
     if len(errors) > MAX_ERRORS:
         yield f"and {len(errors) - MAX_ERRORS} more"
+
+
+def _with_joined_unions(errors: list[ErrorDetails]) -> list[ErrorDetails]:
+    """One error for a value of none of several types, where pydantic has one for each type."""
+    joined: dict[tuple[str | int, ...], ErrorDetails] = {}
+    for entry in errors:
+        loc = entry["loc"]
+        if not (loc and isinstance(loc[-1], str) and _UNION_MEMBER.fullmatch(loc[-1])):
+            joined[loc] = entry
+        elif (before := joined.get(loc[:-1])) is None:
+            joined[loc[:-1]] = {**entry, "loc": loc[:-1]}
+        else:
+            before["msg"] += f", or {entry['msg'].removeprefix('Input should be ')}"
+    return list(joined.values())
 
 
 def _keys_beside(loc: tuple[str | int, ...]) -> list[str]:

@@ -184,3 +184,12 @@ def test_queries_of_polars_are_run():
     fitted = ds.SketchKMeans(2, random_state=0).fit(query)
     expected = ds.SketchKMeans(2, random_state=0).fit(X)
     np.testing.assert_array_equal(fitted.predict(query), expected.predict(X))
+
+
+def test_datasets_of_arrow_are_read_again(tmp_path):
+    dataset = pytest.importorskip("pyarrow.dataset")
+    pd.DataFrame(X, columns=list("abc")).to_parquet(tmp_path / "x.parquet")
+    files = dataset.dataset(tmp_path / "x.parquet")
+    fitted = ds.SketchKMeans(2, random_state=0).fit(files)
+    expected = fitted.predict(pd.DataFrame(X, columns=list("abc")))
+    np.testing.assert_array_equal(fitted.predict(files).compute(), expected)

@@ -218,6 +218,8 @@ ONE = {
     ),
     "decode = [{ n_components = 2, groups = true }]": ("decode[0].groups = true:", "[groups]"),
     "decode = [{ n_components = 2 }, { n_components = 3 }]": ('decode[1].name = "model":', "name"),
+    "decode = [{ n_components = 0 }]": ("decode[0].n_components = 0:", "1, or 'auto'"),
+    "decode = [{ n_components = 'Auto' }]": ('decode[0].n_components = "Auto":', "or 'auto'"),
     "decode = { n_components = 2 }": ("decode = {...}:", "[[decode]]"),
     "decode = []": ("decode = [...]:", "at least 1"),
     "score = 3": ("score = 3:", "table"),
