@@ -66,6 +66,7 @@ _SIGNS = np.array([-1.0, 1.0])
 _STEPS = 8  # largest number of Newton steps of a round
 _POWERS = 20  # products that estimate the largest eigenvalue
 _INFLUENCES = 4000  # rows whose weights and influences are compared
+_FEATURES = 2**22  # of these rows in memory at a time
 _STILL = 1e-3  # smallest improvement of the weighted cost by a step, in noises of a parameter
 _NO_INFORMATION = 1e-9  # fraction of the largest eigenvalue, as for rotations of factors
 
@@ -485,11 +486,15 @@ class _Metric:
 
     def influences(self, objective: Objective, rows: Array) -> Array:
         """Influence of each row on the free parameters, up to a common factor and mean."""
-        m = objective.n_frequencies
-        phases = (rows - objective.space.shift) / objective.space.scale @ objective.omega
-        features = np.concatenate([np.cos(phases), -np.sin(phases)], axis=1)
-        features *= np.tile(objective.feature_weights, 2) / np.sqrt(m)
-        return np.asarray(features @ self.weighted.T @ self._inverse())
+        m, space = objective.n_frequencies, objective.space
+        amplitudes = np.tile(objective.feature_weights, 2)
+        size = max(_FEATURES // (2 * m), 1)
+        sums = []
+        for first in range(0, len(rows), size):
+            phases = (rows[first : first + size] - space.shift) / space.scale @ objective.omega
+            features = np.concatenate([np.cos(phases), -np.sin(phases)], axis=1)
+            sums.append((features * amplitudes) @ self.weighted.T)
+        return np.concatenate(sums) @ self._inverse()
 
     def _inverse(self) -> Array:
         assert isinstance(self._solver, _Spectral)  # standard errors were asked for

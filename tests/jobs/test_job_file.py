@@ -228,9 +228,7 @@ ONE = {
     'score.path = "a\\u0000b"': ('score.path = "a\\u0000b":', "control characters"),
     f"limits.attempts = 0x{'f' * 6000}": ("limits.attempts:", "64 bits"),
     f"limits.rows = [0, 0b{'1' * 64}]": ("limits.rows[1]:", "64 bits"),
-    'outputs.storage_options = { anon = "a\\u0000b" }': (
-        "outputs.storage_options:", "control characters",
-    ),
+    'outputs.storage_options = { anon = "a\\u0000b" }': ("outputs.storage_options:", "control"),
     'outputs.storage_options = { key = { env = "a\\u0000b" } }': (
         "outputs.storage_options:", "control characters",
     ),
