@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import dask
@@ -29,7 +31,7 @@ _PREPARE_TIMEOUT = 300.0  # seconds for workers to compile; a stopped worker nev
 _MAX_LOST = 5  # attempts to prepare all workers, if workers are lost
 logger = logging.getLogger(__name__)
 POLL_SECONDS = 0.2  # between two questions to a scheduler
-_WORKERS_SECONDS = 2.0  # between two counts of the workers
+WORKERS_SECONDS = 2.0  # between two counts of the workers
 # states of tasks that are still to be done, on clusters and here
 _PENDING = ("waiting", "no-worker", "queued", "processing")
 _LOCAL_PENDING = ("waiting", "ready", "running")
@@ -351,7 +353,7 @@ def _on(
 
 def _result_of(client: Client, future: Any, batch: Any) -> Any:
     with cluster_errors(client, [batch]):
-        _wait(client, future, _WORKERS_SECONDS)
+        _wait(client, future, WORKERS_SECONDS)
         return future.result()
 
 
@@ -387,7 +389,7 @@ def wait_for(client: Client, future: Any, span: TaskSpan, progress: bool | Show)
             show_states()
     futures = future if isinstance(future, list) else [future]
     for each in futures:
-        _wait(client, each, _WORKERS_SECONDS)
+        _wait(client, each, WORKERS_SECONDS)
     results = [each.result() for each in futures]
     return results if isinstance(future, list) else results[0]
 
@@ -396,22 +398,27 @@ def _wait(
     client: Client, future: Any, seconds: float, report: Callable[[], None] = lambda: None
 ) -> None:
     """Wait for a future or futures; cancel them if there are no workers for too long."""
-    from distributed import wait
-
     patience, checked = Patience("compute-timeout"), time.monotonic()
-    while True:
-        try:
-            wait(future, timeout=seconds)
-            return
-        except TimeoutError:
+    for each in future if isinstance(future, list) else [future]:
+        # Not by `distributed.wait` with a timeout: its error holds futures, and so their results on
+        # the cluster, until garbage is collected.
+        ended = threading.Event()
+        each.add_done_callback(partial(_set, ended))
+        while not ended.wait(seconds):
             report()
-        if client.status == "running" and time.monotonic() > checked + _WORKERS_SECONDS:
-            checked = time.monotonic()
-            try:
-                patience.count_threads(client)
-            except ClusterError:
-                client.cancel(future)
-                raise
+            if client.status == "running" and time.monotonic() > checked + WORKERS_SECONDS:
+                checked = time.monotonic()
+                try:
+                    patience.count_threads(client)
+                except ClusterError:
+                    client.cancel(future)
+                    raise
+
+
+def _set(event: threading.Event, future: Any) -> None:
+    """Callback of a future that has ended."""
+    del future
+    event.set()
 
 
 def _states_of(number: str) -> Callable[..., dict[str, int]]:

@@ -224,6 +224,21 @@ def test_the_same_bits_on_a_cluster_and_nothing_left(thread_client, tmp_path):
         assert settled(thread_client) == 0
 
 
+def late(block):
+    time.sleep(0.05)
+    return block
+
+
+def test_counts_of_the_workers_meanwhile_leave_nothing_behind(thread_client, monkeypatch):
+    monkeypatch.setattr("dask_sketch.graph.compute.WORKERS_SECONDS", 0.01)
+    x = da.from_array(X, chunks=(100, 3)).map_blocks(late, dtype=X.dtype, meta=X[:0])
+    lazy = ds.sketch(x, FM, split_every=3)
+    with small_batches(1, 2):
+        lazy.compute()
+    lazy.compute()
+    assert settled(thread_client) == 0
+
+
 @pytest.mark.slow
 def test_no_more_than_two_batches_at_a_time(thread_client, monkeypatch):
     sent, held = [], []
