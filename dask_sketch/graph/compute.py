@@ -387,11 +387,11 @@ def wait_for(client: Client, future: Any, span: TaskSpan, progress: bool | Show)
             show_states()
             _wait(client, future, POLL_SECONDS, show_states)
             show_states()
-    futures = future if isinstance(future, list) else [future]
-    for each in futures:
-        _wait(client, each, WORKERS_SECONDS)
-    results = [each.result() for each in futures]
-    return results if isinstance(future, list) else results[0]
+    else:
+        _wait(client, future, WORKERS_SECONDS)
+    if isinstance(future, list):
+        return [each.result() for each in future]
+    return future.result()
 
 
 def _wait(

@@ -30,7 +30,7 @@ def device_array(x: Any) -> Any:
 
 def on_host(x: Any) -> NDArray[Any]:
     """Convert an array to NumPy; copy it from the memory of a GPU if necessary."""
-    return np.asarray(device_array(x).get() if on_device(x) else x)
+    return np.asarray(from_device(x))
 
 
 def from_device(x: Any) -> Any:
