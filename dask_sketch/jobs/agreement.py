@@ -13,11 +13,13 @@ from fsspec.implementations.local import LocalFileSystem
 from dask_sketch.diagnostics.report import installed_versions
 from dask_sketch.errors import ArtifactError, InputError, JobError, LedgerError
 from dask_sketch.features.artifact import open_feature_map
+from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.jobs.job_tables import shown_value
 from dask_sketch.jobs.ledger.backends import open_backend
 from dask_sketch.jobs.ledger.manifest import require_vacant
 from dask_sketch.jobs.ledger.objects import OtherSchema
 from dask_sketch.jobs.ledger.sums import Conventions, arithmetic_digest
+from dask_sketch.models.low_rank import require_rank
 from dask_sketch.sketching.missing import require_sparse
 from dask_sketch.sketching.moment_grid import MomentGrid
 from dask_sketch.sources.samples import StoredChunks, StoredFiles
@@ -25,7 +27,6 @@ from dask_sketch.storage.overwrite import local_path, require_writable_folder
 from dask_sketch.validation.choices import PCA
 
 if TYPE_CHECKING:
-    from dask_sketch.features.feature_map import FeatureMap
     from dask_sketch.jobs.job_file import Job
     from dask_sketch.jobs.job_tables import DataTable
     from dask_sketch.jobs.ledger.ledger import Ledger
@@ -153,6 +154,39 @@ def require_features(
             if job.feature_map.file is not None:
                 key = f"feature_map.file, {key}"
             raise _wrong(job, key, error) from error
+
+
+def require_decodable(job: Job, feature_map: Conventions | None, n_features: int) -> None:
+    """Check that the models of a job suit its features, before a run reads all data.
+
+    Parameters
+    ----------
+    job
+        Job of the models.
+    feature_map
+        Feature map or grid of the ledger or of the job file; None if the run designs one.
+    n_features
+        Number of features of the sources.
+
+    Raises
+    ------
+    JobError
+        If they do not.
+    """
+    normalize = bool(job.feature_map.normalize)
+    if isinstance(feature_map, FeatureMap):
+        normalize = feature_map.normalize
+    for i, table in enumerate(job.decode):
+        if normalize and table.model != "dirac":
+            raise _wrong(
+                job, f"decode[{i}].model",
+                'should be "dirac": the feature map has normalize = true, so rows are directions, '
+                "of which a job decodes centroids",
+            )  # fmt: skip
+        try:
+            require_rank(table.covariance_type, n_features)
+        except InputError as error:
+            raise _wrong(job, f"decode[{i}].covariance_type", error) from error
 
 
 @contextlib.contextmanager

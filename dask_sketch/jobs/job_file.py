@@ -155,6 +155,14 @@ class Job(Table):
                 (("sources", i, "path"), self.sources[i].path,
                  "is a source already and would count twice: give each source once")
             )  # fmt: skip
+        if self.score is not None:
+            places = [(table.path, table.array) for table in self.sources]
+            if (self.score.path, self.score.array) in places:
+                wrong.append(
+                    (("score", "path"), self.score.path,
+                     "is a source, so models are fitted to it: give other samples, or leave "
+                     "[score] out")
+                )  # fmt: skip
         for i, table in enumerate(self.decode):
             if table.groups and self.groups is None:
                 wrong.append((("decode", i, "groups"), True, "needs a table [groups]"))

@@ -25,6 +25,7 @@ from dask_sketch.jobs.agreement import (
     errors_of_settings,
     ledger_path,
     open_map_file,
+    require_decodable,
     require_features,
     require_other_data,
     require_same_settings,
@@ -104,7 +105,7 @@ def open_sources(job: Job, ledger: Ledger | None = None) -> list[OpenSource]:
     Raises
     ------
     JobError
-        If a setting of a source does not fit its data or the feature map.
+        If a setting of a source does not fit its data or the feature map, or a model does not.
     InputError
         If a source cannot be opened, or its data has changed since the ledger was created.
     """
@@ -119,6 +120,8 @@ def open_sources(job: Job, ledger: Ledger | None = None) -> list[OpenSource]:
     samples = [source.samples for source in opened]
     require_other_data(job, [(source.table.name, source.samples.origin) for source in opened])
     require_features(job, feature_map, samples, from_ledger=ledger is not None)
+    assert samples[0].n_features is not None  # known for every path
+    require_decodable(job, feature_map, samples[0].n_features)
     return opened
 
 

@@ -68,6 +68,12 @@ def memory_samples(
             "or a folder for many Parquet files.",
             parameter="x",
         )
+    if x.dtype.names is not None:
+        raise InputError(
+            f"x has the named fields {', '.join(x.dtype.names):.80}: give a table, such as "
+            "pandas.DataFrame(x).",
+            parameter="x",
+        )
     if x.ndim != 2:
         remedy = "x[:, None] for a single feature" if x.ndim == 1 else "reshape it to two axes"
         raise InputError(f"x has shape={x.shape}: give rows of features; {remedy}.", parameter="x")

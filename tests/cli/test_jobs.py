@@ -20,6 +20,8 @@ import dask_sketch as ds
 from dask_sketch.cli.jobs import ALARM, DAMAGED, INCOMPLETE, LOCKED, USAGE
 from dask_sketch.cli.main import cli
 from dask_sketch.cli.options import FAILED, REFUSED
+from dask_sketch.errors import LedgerError
+from dask_sketch.jobs.ledger.ledger import open_ledger
 from dask_sketch.jobs.ledger.lock import NAME, Holder
 from dask_sketch.jobs.ledger.objects import group_metadata
 
@@ -91,6 +93,8 @@ def test_history_by_job_file_and_by_ledger(make_place: Make) -> None:
     text = call("history", place.file).stdout
     assert "done" in text
     assert "cost in noise levels" in text
+    with pytest.raises(LedgerError, match=r"x\.zarr/zarr\.json: create"):
+        open_ledger(place.store / "zarr.json")
 
 
 @pytest.mark.slow

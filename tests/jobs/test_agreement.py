@@ -21,6 +21,7 @@ from dask_sketch.cli.jobs import USAGE
 from dask_sketch.cli.main import cli
 from dask_sketch.cli.options import FAILED
 from dask_sketch.errors import InputError, JobError, LedgerError
+from dask_sketch.features.artifact import write_feature_map
 from dask_sketch.jobs.run import plan_job, run_job
 
 Make = Callable[..., Place]
@@ -203,6 +204,34 @@ def test_samples_to_score_are_opened_before_the_run(
         with pytest.raises(kind, match=key):
             call(place.file)
     assert not (place.folder / "ledger.zarr").exists()
+
+
+@pytest.mark.parametrize(
+    ("feature_map", "decode", "key"),
+    [
+        ("normalize = true", "", "decode[0].model"),
+        ("", 'covariance_type = "low-rank:2"', "decode[0].covariance_type"),
+        ('file = "map.json"', "", "decode[0].model"),
+    ],
+)
+def test_models_that_do_not_suit_the_features_are_refused_before_data_is_read(
+    make_place: Make, feature_map: str, decode: str, key: str
+) -> None:
+    place = make_place(2)
+    directions = FeatureMap(2, 20, scale=1.0, normalize=True)
+    write_feature_map(str(place.folder / "map.json"), directions)
+    settings = feature_map if "file" in feature_map else f"n_components = 2\n{feature_map}"
+    place.write(f"[[decode]]\nn_components = 2\n{decode}\n", map_=settings)
+    for code, line in refusals(place.file):
+        assert (code, key in line) == (USAGE, True)
+    assert not (place.folder / "ledger.zarr").exists()
+
+
+def test_centroids_of_directions(make_place: Make) -> None:
+    place = make_place(2)
+    decode = '[[decode]]\nn_components = 2\nmodel = "dirac"\n'
+    place.write(decode, map_="n_components = 2\nnormalize = true")
+    assert plan_job(place.file).first
 
 
 def test_errors_begin_with_the_job_file(make_place: Make) -> None:

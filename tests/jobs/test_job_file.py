@@ -110,14 +110,13 @@ def key(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def test_a_whole_file(key: str) -> None:
     job = job_of(WHOLE)
     assert [source.name for source in job.sources] == ["frames", "more"]
-    assert job.sources[0].chunk_size == 2**20
-    assert job.sources[1].columns == ["a", "b"]
+    assert (job.sources[0].chunk_size, job.sources[1].columns) == (2**20, ["a", "b"])
     assert job.groups is not None
     assert job.groups.pattern is not None
     assert [table.name for table in job.decode] == ["model", "centroids"]
     assert job.drift.level == 4.0 / 365
-    assert job.cluster.n_workers == 2
-    assert (job.limits.attempts, job.limits.commit_seconds) == (5, 60.0)
+    limits = job.limits
+    assert (job.cluster.n_workers, limits.attempts, limits.commit_seconds) == (2, 5, 60.0)
     filled = job.options(job.sources[1].storage_options, job.sources[1].path)
     assert filled == {"anon": False, "key": key, "client_kwargs": {"region_name": "x"}}
     assert job.options(job.sources[0].storage_options, "frames.zarr") is None
@@ -223,6 +222,7 @@ ONE = {
     "decode = { n_components = 2 }": ("decode = {...}:", "[[decode]]"),
     "decode = []": ("decode = [...]:", "at least 1"),
     "score = 3": ("score = 3:", "table"),
+    "score.path = 'x.zarr'": ('score.path = "x.zarr":', "is a source"),
     "score.path = 'reference://x'": ('score.path = "reference://x":', "s3"),
     "score.path = 'filecache::s3://x'": ('score.path = "filecache::s3://x":', "chained"),
     'score.path = "a\\u0000b"': ('score.path = "a\\u0000b":', "control characters"),

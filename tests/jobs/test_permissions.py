@@ -81,9 +81,9 @@ def test_paths_that_leave_the_permitted_place_are_refused(way: str) -> None:
 @pytest.mark.parametrize("table", ["[score]\npath", "[outputs]\nsketch"])
 def test_each_table_needs_permission(table: str) -> None:
     options = 'storage_options = { key = { env = "JOB_TEST_KEY" } }'
-    more = f'\n{table} = "s3://evil/x.zarr"\n{options}\n'
+    more = f'\n{table} = "s3://evil/y.zarr"\n{options}\n'
     (message,) = complaints(stolen("") + more)
-    assert "storage_options: may not send env:JOB_TEST_KEY to s3://evil/x.zarr" in message
+    assert "storage_options: may not send env:JOB_TEST_KEY to s3://evil/y.zarr" in message
     (message,) = complaints(
         STOLEN.format(ledger="s3://evil/l", ledger_options=options, path="x.zarr", options="")
     )

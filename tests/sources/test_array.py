@@ -46,6 +46,13 @@ def test_arrays_that_are_not_rows_of_features(x):
         ds.open_samples(x)
 
 
+def test_named_fields_are_columns_of_a_table():
+    x = np.zeros(5, dtype=[("age", "f8"), ("height", "f8")])
+    for call in (ds.open_samples, lambda x: ds.design(x, n_components=1)):
+        with pytest.raises(InputError, match=r"age, height.*pandas\.DataFrame\(x\)"):
+            call(x)
+
+
 def test_ragged_lists():
     with pytest.raises(InputError, match="x"):
         ds.open_samples([[1.0, 2.0], [3.0]])

@@ -137,6 +137,15 @@ def _errors(operation: str, label: str, kinds: type[Exception]) -> Iterator[None
         ) from error
 
 
+@contextlib.contextmanager
+def _missing_folders() -> Iterator[None]:
+    """Treat a path that leads through a file as one that does not exist."""
+    try:
+        yield
+    except NotADirectoryError as error:
+        raise FileNotFoundError(error.errno, error.strerror, error.filename) from error
+
+
 def _require_name(name: str, label: str) -> str:
     """Refuse a name that leads out of the ledger."""
     parts = name.split("/") if name else []
@@ -180,7 +189,7 @@ class _Local:
 
     def read(self, name: str, limit: int) -> bytes:
         path = self._path(name)
-        with _errors("read", str(path), OSError):
+        with _errors("read", str(path), OSError), _missing_folders():
             return _require(read_regular_file(path, limit + 1), limit, str(path))
 
     def read_many(self, limits: Mapping[str, int]) -> dict[str, bytes]:

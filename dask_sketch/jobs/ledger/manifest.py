@@ -343,7 +343,7 @@ def read_root(backend: Backend) -> tuple[Conventions, Sampling | None]:
     """
     try:
         root = backend.read(ROOT, _MAX_ROOT)
-    except (FileNotFoundError, NotADirectoryError) as error:
+    except FileNotFoundError as error:
         raise LedgerError(
             f"there is no ledger at {backend.label}: create it with create_ledger, or run its job."
         ) from error

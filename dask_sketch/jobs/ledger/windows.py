@@ -203,7 +203,8 @@ def window_keys(
         Records of its runs.
     window
         Number of runs, counted from the newest run that read a partition; span of time before the
-        start of this run, such as ``"7 days"``; or a function of a key.
+        start of this run, such as ``"7 days"``; or a function of a key. Partitions of a later run
+        without a record, which is under way or was killed, are in every span.
     name
         Name of the argument, for messages.
     before
@@ -249,17 +250,26 @@ def _runs_or_keys(
         span = _span(window, name)
         started = start_times(records)
         times = {run: started[run] for run in runs if run in started}
-        if not times:
-            return set()
+        if runs and not times:
+            raise LedgerError(
+                f"{name}={window!r}: the ledger has no record of a run, so that the ages of its "
+                "partitions are unknown. Give a number of runs.",
+                parameter=name,
+            )
         _warn_of_clocks(times, f"{name}={window!r}")
         # the run of the highest number: the clock may have been wrong in an earlier one
-        newest = times[max(times)]
-        return {run for run, time in times.items() if abs(newest - time) < span}
+        last = max(times, default=0)
+        # runs after it are under way or were killed, and their partitions are the newest
+        return {run for run in runs if run > last or _is_within(times, run, last, span)}
     raise LedgerError(
         f'{name}={window!r}: give a number of runs, a span of time such as "7 days", or a function '
         "of the key of a partition.",
         parameter=name,
     )
+
+
+def _is_within(times: Mapping[int, datetime], run: int, last: int, span: timedelta) -> bool:
+    return run in times and abs(times[last] - times[run]) < span
 
 
 def parse_span(text: str) -> timedelta:

@@ -159,6 +159,14 @@ def test_the_weekday_of_a_run_without_record_is_unknown(ledger, world):
         ledger.drift("ab".__contains__, strata="weekday", level=0.5)
 
 
+def test_spans_of_time_need_a_record(ledger, world):
+    with ledger.lock():
+        ledger.commit(added=world.new("a", "b", "c"))
+    with pytest.raises(LedgerError, match="window='3 days'.*no record"):
+        ledger.window("3 days")
+    assert ledger.window(1).identical(ledger.total())
+
+
 def test_partitions_of_the_run_under_way_are_the_newest(tmp_path, feature_map):
     ledger, rng = create_ledger(tmp_path / "ledger.zarr", feature_map), np.random.default_rng(0)
     for run in (1, 2):
@@ -170,8 +178,10 @@ def test_partitions_of_the_run_under_way_are_the_newest(tmp_path, feature_map):
         start = f"2026-06-{run:02d}T02:00:00+00:00"
         with ledger.lock():
             ledger.commit(added=added, run=RunRecord(1, start, start, "done") if run == 1 else None)
-    assert ledger.drift("1 hour", n_permutations=99).n_units == (6, 6)
+    assert ledger.window("1 hour").count == 12 * 40  # the second run has no time yet
+    assert ledger.window(1).count == 6 * 40
     ledger.run_started = start
+    assert ledger.drift("1 hour", n_permutations=99).n_units == (6, 6)
     assert ledger.window("1 hour").identical(ledger.total([f"2{part}" for part in "abcdef"]))
     assert ledger.window("9 days").count == 12 * 40
     with pytest.raises(InputError, match=r"level=0\.05"):
