@@ -214,9 +214,10 @@ def divergence(
     the simulation alone, for the two mixtures as they are given.
 
     Between rows, distances to nearest neighbours replace the densities. They need no model, but
-    have a bias that decreases slowly, about like ``n**(-1 / n_features)``. Lazy rows are replaced
-    by a random sample of ``n_rows``, drawn in one pass over each side, and the error is the error
-    of this sample.
+    have a bias that decreases slowly, about like ``n**(-1 / n_features)``, and more slowly where
+    the second distribution has lighter tails, of which a warning tells for ``"kl"``. Lazy rows are
+    replaced by a random sample of ``n_rows``, drawn in one pass over each side, and the error is
+    the error of this sample.
 
     Parameters
     ----------

@@ -23,7 +23,11 @@ from dask_sketch.validation.arrays import require_integer, require_memory
 
 Array = NDArray[np.float64]
 _FOLDS = 10
-_SLOWEST = 5  # features beyond which biases are not assumed to decrease more slowly
+# Biases decrease like a power of the number of rows: 1 / n_features, at most 1/2 where densities have
+# edges or the second one lighter tails, and 0.3 for an estimate of "kl" that grows with the rows,
+# since few rows or none of the second distribution lie in the tails of the first.
+_SLOWEST = 5  # features beyond which the power is not assumed to be smaller
+_POWER, _POWER_OF_TAILS = 0.5, 0.3
 _PER_NEIGHBOR = 3  # rows of a fold for each neighbour
 
 
@@ -39,7 +43,9 @@ class NeighborEstimate:
         Standard error, from disjoint parts of the rows; NaN for too few rows.
     bias
         Rough estimate of the bias, from the excess of the estimates of the parts over ``value``. It
-        is assumed to decrease like ``n_samples**(-1 / min(n_features, 5))``. NaN for too few rows.
+        is assumed to decrease like ``n_samples**-power``, with ``power = 1 / min(n_features, 5)``,
+        at most 0.5; at most 0.3 for ``"kl"``, if the estimate grows with the number of rows. NaN
+        for too few rows.
     degrees
         Degrees of freedom of the standard error: the number of parts minus one. NaN for too few
         rows.
@@ -224,10 +230,12 @@ def neighbor_divergence(
         return NeighborEstimate(value, math.nan, math.nan)
     parts = [estimate(x[f::folds], y[f::folds]) for f in range(folds)]
     excess = float(np.mean(parts)) - value
+    largest = _POWER_OF_TAILS if kind == "kl" and excess < 0.0 else _POWER
+    power = min(1.0 / min(x.shape[1], _SLOWEST), largest)
     return NeighborEstimate(
         value=value,
         standard_error=float(np.std(parts, ddof=1)) / math.sqrt(folds),
-        bias=excess / (folds ** (1.0 / min(x.shape[1], _SLOWEST)) - 1.0),
+        bias=excess / (folds**power - 1.0),
         degrees=folds - 1.0,
     )
 
