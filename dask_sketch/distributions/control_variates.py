@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg, special
 
-from dask_sketch.decoders.calibrated_sample import RowFeatures
+from dask_sketch.decoders.calibrated_sample import RowFeatures, precise_frequencies
 from dask_sketch.errors import InputError
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.latent_class_mixture import LatentClassMixture
@@ -227,13 +227,15 @@ class FeatureRegression:
         self.ridge = math.inf
         if weighted.is_exact:
             return
-        m, n_rows = sketch.feature_map.n_frequencies, len(weighted.rows)
-        used = max(min(m, _MAX_FREQUENCIES, n_rows // (2 * _ROWS_PER_COLUMN)), 1)
-        chosen = np.random.default_rng(seed).permutation(m)[:used]
+        precise, n_rows = precise_frequencies(sketch), len(weighted.rows)
+        used = max(min(len(precise), _MAX_FREQUENCIES, n_rows // (2 * _ROWS_PER_COLUMN)), 1)
+        chosen = np.random.default_rng(seed).permutation(precise)[:used]
         with one_blas_thread():
             self._features = RowFeatures(weighted.rows, sketch, chosen)
             self._bias = self._means(weighted.weights)
             gram = self._features.gram(weighted.weights) - np.outer(self._bias, self._bias)
+            # the constant column has no covariances but rounding, which a small ridge would amplify
+            gram[-1] = gram[:, -1] = 0.0
             self._fit(gram)
 
     def _means(self, weights: Array) -> Array:
@@ -316,10 +318,11 @@ class FeatureRegression:
             shift = self._bias @ slopes
             centred += shift
             factors = (self._error_weights * self._scale) ** 2
-            if self.weighted.inclusion is not None:
-                factors *= 1.0 - self.weighted.inclusion
-            squares, fourth, correction = np.zeros((3, values.shape[1]))
             pulls = weights * (self._scale - 1.0)  # rows with large residuals attract the fit
+            if self.weighted.inclusion is not None:  # the row itself is one of those it represents
+                factors *= 1.0 - self.weighted.inclusion
+                pulls *= 1.0 - self.weighted.inclusion
+            squares, fourth, correction = np.zeros((3, values.shape[1]))
             for part, block in self._features.blocks():
                 residuals = centred[part] - block.astype(np.float64) @ slopes
                 squares += factors[part] @ residuals**2

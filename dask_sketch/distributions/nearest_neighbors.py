@@ -23,9 +23,9 @@ from dask_sketch.validation.arrays import require_integer, require_memory
 
 Array = NDArray[np.float64]
 _FOLDS = 10
-# Biases decrease like a power of the number of rows: 1 / n_features, at most 1/2 where densities have
-# edges or the second one lighter tails, and 0.3 for an estimate of "kl" that grows with the rows,
-# since few rows or none of the second distribution lie in the tails of the first.
+# Biases decrease like a power of the number of rows: 1 / n_features, at most 1/2 where densities
+# have edges or the second one lighter tails, and 0.3 for an estimate of "kl" that grows with the
+# rows, since few rows or none of the second distribution lie in the tails of the first.
 _SLOWEST = 5  # features beyond which the power is not assumed to be smaller
 _POWER, _POWER_OF_TAILS = 0.5, 0.3
 _PER_NEIGHBOR = 3  # rows of a fold for each neighbour

@@ -346,3 +346,28 @@ def test_conditional_means_have_errors_or_none_where_rows_are_rare():
     assert known[4:8].all()
     assert not known[[0, -1]].any()
     assert (np.abs(found.value - expected)[known] < 3.5 * found.standard_error[known]).all()
+
+
+SHAPES = {
+    "normal": lambda rng, n: rng.normal(size=(n, 3)) @ [[1, 0.8, 0.2], [0, 0.6, 0.5], [0, 0, 0.7]],
+    "exponential": lambda rng, n: rng.exponential(size=(n, 3)),
+    "counts and a flag": lambda rng, n: np.column_stack(
+        [rng.poisson(2, n), rng.negative_binomial(1, 0.1, n), rng.integers(0, 2, n)]
+    ).astype(float),
+}
+
+
+@pytest.mark.filterwarnings("default:x .*value")  # counts
+@pytest.mark.parametrize("shape", SHAPES)
+def test_errors_where_many_of_the_rows_are_random_rows(shape):
+    """A row that represents itself has the residual of the fit, and no other one."""
+    scores = []
+    for seed in range(4):
+        x = SHAPES[shape](np.random.default_rng(seed), 40_000)
+        feature_map = design(x, n_components=3, seed=seed)
+        known = EmpiricalDistribution(partial_sketch(x, feature_map, sample=15_000))
+        value, error = known.covariance()
+        pairs = np.triu_indices(3, 1)
+        scores += list((value - np.cov(x.T, ddof=0))[pairs] / error[pairs])
+    assert np.sqrt(np.mean(np.square(scores))) < 1.8
+    assert np.abs(scores).max() < 4.5
