@@ -46,6 +46,7 @@ CONVERGE = StoppingRule(tolerance=1e-5, n_iterations=30)
 _END = StoppingRule(tolerance=1e-8, n_iterations=1000)  # L-BFGS-B without Levenberg-Marquardt
 
 UNSEEN = 1e-100  # an atom whose largest number is smaller has no weight
+_MAX_WEIGHT = 1e3  # the weights of a fit to a sketch sum to about one
 # Scales of the variables of L-BFGS-B: curvatures below a fraction of the largest count as that
 # fraction, and weights below a fraction of the mean likewise, so that an atom without weight does
 # not dominate the others.
@@ -206,7 +207,7 @@ def _bounds(objective: Objective, n_atoms: int) -> tuple[Array, Array]:
     """Bounds (P,) of all weights and parameters."""
     return (
         np.concatenate([np.zeros(n_atoms), np.tile(objective.space.lower, n_atoms)]),
-        np.concatenate([np.full(n_atoms, np.inf), np.tile(objective.space.upper, n_atoms)]),
+        np.concatenate([np.full(n_atoms, _MAX_WEIGHT), np.tile(objective.space.upper, n_atoms)]),
     )
 
 

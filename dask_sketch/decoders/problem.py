@@ -234,7 +234,8 @@ def require_weight(weights: Array) -> None:
     if not weights.sum() > 0:
         raise DecodeError(
             "no component explains the sketch: all weights are zero, so that the frequencies do "
-            "not see the data. Design the feature map on a sample of the data."
+            "not see the data. Design the feature map on a sample of the data; for "
+            "covariance_type='spherical', scale the features alike, or sketch with sample=True."
         )
 
 

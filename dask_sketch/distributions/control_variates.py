@@ -25,6 +25,7 @@ from dask_sketch.validation.threads import one_blas_thread
 
 Array = NDArray[np.float64]
 _MAX_ROWS = 20_000
+_MORE = 4  # times as many draws of a model, of which those in the range of the data are taken
 _MAX_FREQUENCIES = 500  # frequencies used at most: two columns each
 _ROWS_PER_COLUMN = 10  # rows for each column at least
 _HELD_OUT = 0.2  # fraction of the frequencies that choose the ridge
@@ -84,7 +85,11 @@ class WeightedRows:
 
 
 def weighted_rows(
-    sketch: Sketch, model: GaussianMixture | LatentClassMixture | None, seed: int
+    sketch: Sketch,
+    model: GaussianMixture | LatentClassMixture | None,
+    seed: int,
+    *,
+    within: bool = True,
 ) -> WeightedRows:
     """Choose the rows that represent the data: random rows of a sketch, or draws of a model.
 
@@ -97,6 +102,8 @@ def weighted_rows(
         mixture of pilot rows in its feature map if the sketch has no rows.
     seed
         Seed of the draws.
+    within
+        Whether draws of a mixture are in the range of the data, if enough of them are.
 
     Returns
     -------
@@ -132,7 +139,9 @@ def weighted_rows(
     if isinstance(model, LatentClassMixture):
         rows = model.sample_codes(_MAX_ROWS, seed=seed)
     else:
-        rows = model.sample(_MAX_ROWS, seed=seed)
+        rows = model.sample(_MORE * _MAX_ROWS, seed=seed)
+        inside = ((rows >= sketch.minimum) & (rows <= sketch.maximum)).all(axis=1)
+        rows = (rows[inside] if within and inside.sum() >= _MAX_ROWS else rows)[:_MAX_ROWS]
     return WeightedRows(rows, np.full(len(rows), 1.0 / len(rows)), None)
 
 

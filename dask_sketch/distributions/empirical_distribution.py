@@ -578,7 +578,9 @@ class EmpiricalDistribution:
 
     @cached_property
     def _whitened_features(self) -> WhitenedFeatures:
-        return WhitenedFeatures.fit(self._weighted, self.sketch, self._seed)
+        # draws beyond the range of the data keep p-values conservative where its edges are hard
+        weighted = weighted_rows(self.sketch, self._model, self._seed, within=False)
+        return WhitenedFeatures.fit(weighted, self.sketch, self._seed)
 
     def _opened(self, method: str, x: Any, options: dict[str, Any]) -> Samples:
         require_options(method, options)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from dask_sketch import partial_sketch
+from dask_sketch import design, partial_sketch
 from dask_sketch.decoders.descent import (
     Fit,
     coarse_objective,
@@ -19,6 +19,7 @@ from dask_sketch.decoders.descent import (
     non_negative_weights,
     threshold,
 )
+from dask_sketch.decoders.greedy import cl_ompr
 from dask_sketch.decoders.names import ATOMS
 from dask_sketch.decoders.objective import Objective
 from dask_sketch.decoders.optimizers import StoppingRule
@@ -254,3 +255,19 @@ def test_gram_matrices_of_part_of_the_frequencies_lead_to_the_minimum(long_objec
     slope = np.concatenate([by_weight, by_theta.ravel()])
     gram = long_objective.gram(fit.weights, fit.theta)
     assert 0.25 * slope @ np.linalg.solve(gram, slope) < 1e-4 * cost
+
+
+def test_weights_of_atoms_that_no_frequency_sees_are_bounded():
+    """Places in degrees beside a speed: one variance is far too wide for some features."""
+    rng = np.random.default_rng(2)
+    places = np.array([[52.52, 13.4], [48.13, 11.57], [50.93, 6.95]])
+    x = np.round(
+        places[rng.choice(3, 20_000, p=[0.5, 0.3, 0.2])] + rng.normal(0, 0.02, (20_000, 2)), 4
+    )
+    speed = np.abs(rng.normal(0, 15, 20_000)) * (rng.random(20_000) < 0.7)
+    x = np.column_stack([x, speed])
+    feature_map = design(x, n_components=3, covariance_type="spherical")
+    objective = Objective(partial_sketch(x, feature_map), model="isotropic")
+    fit = cl_ompr(objective, 3, np.random.default_rng(0), lambda cost: None)
+    assert fit.weights.max() <= 1e3
+    assert np.isfinite(objective.gram(fit.weights, fit.theta)).all()

@@ -371,3 +371,20 @@ def test_errors_where_many_of_the_rows_are_random_rows(shape):
         scores += list((value - np.cov(x.T, ddof=0))[pairs] / error[pairs])
     assert np.sqrt(np.mean(np.square(scores))) < 1.8
     assert np.abs(scores).max() < 4.5
+
+
+@pytest.mark.parametrize("shape", ["uniform", "exponential"])
+def test_draws_of_a_model_are_in_the_range_of_the_data(shape):
+    misses = []
+    for seed in range(3):
+        x = getattr(np.random.default_rng(seed), shape)(size=(20_000, 2))
+        found = EmpiricalDistribution(
+            partial_sketch(x, design(x, n_components=5, seed=seed)), seed=seed
+        )
+        counts, edges = found.histogram(0, bins=20)
+        true = np.histogram(x[:, 0], edges)[0]
+        assert counts.value.sum() == pytest.approx(20_000)
+        misses += list(np.abs(counts.value - true) > 1.96 * counts.standard_error)
+        below = found.box_counts([-np.inf, -np.inf], [x[:, 0].min(), np.inf])
+        assert below.value == 0.0
+    assert np.mean(misses) < 0.2
