@@ -24,10 +24,10 @@ from dask_sketch.validation.arrays import require_integer, require_memory
 Array = NDArray[np.float64]
 _FOLDS = 10
 # Biases decrease like a power of the number of rows: 1 / n_features, at most 1/2 where densities
-# have edges or the second one lighter tails, and 0.3 for an estimate of "kl" that grows with the
+# have edges or the second one lighter tails, and 0.2 for an estimate of "kl" that grows with the
 # rows, since few rows or none of the second distribution lie in the tails of the first.
 _SLOWEST = 5  # features beyond which the power is not assumed to be smaller
-_POWER, _POWER_OF_TAILS = 0.5, 0.3
+_POWER, _POWER_OF_TAILS = 0.5, 0.2
 _PER_NEIGHBOR = 3  # rows of a fold for each neighbour
 
 
@@ -44,7 +44,7 @@ class NeighborEstimate:
     bias
         Rough estimate of the bias, from the excess of the estimates of the parts over ``value``. It
         is assumed to decrease like ``n_samples**-power``, with ``power = 1 / min(n_features, 5)``,
-        at most 0.5; at most 0.3 for ``"kl"``, if the estimate grows with the number of rows. NaN
+        at most 0.5; at most 0.2 for ``"kl"``, if the estimate grows with the number of rows. NaN
         for too few rows.
     degrees
         Degrees of freedom of the standard error: the number of parts minus one. NaN for too few
