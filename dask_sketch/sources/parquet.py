@@ -398,9 +398,7 @@ def _largest_with_columns(
             with fs.open(name, "rb") as handle, pq.ParquetFile(handle) as parquet:
                 meta, n_rows = empty_frame(parquet.schema_arrow), parquet.metadata.num_rows
         except Exception as error:  # damaged metadata of pandas raises errors of many kinds
-            failure = failure or ChunkError(
-                f"{name} could not be read: {type(error).__name__}: {_plain(error)}. Restore it."
-            )
+            failure = failure or ChunkError(_failure(name, error))
             continue
         read.append((name, meta, n_rows))
         if columns is None or _has_numbers(meta, columns):
@@ -423,6 +421,14 @@ def _has_numbers(meta: pd.DataFrame, columns: Sequence[str]) -> bool:
 def _plain(error: Exception) -> str:
     """Text of an error without the full stop at its end."""
     return str(error).strip().rstrip(".")
+
+
+def _failure(file: str, error: Exception) -> str:
+    """Message for a file that cannot be read, with the text of the error and a remedy."""
+    text, remedy = _plain(error), "Restore it."
+    if "range requests" in text:
+        remedy = "Copy it here, or take a server that answers requests for ranges of bytes."
+    return f"{file} could not be read: {type(error).__name__}: {text}. {remedy}"
 
 
 def _row_bytes(meta: pd.DataFrame, chosen: Sequence[str], labelled: bool) -> int:
@@ -451,8 +457,7 @@ def _split(
         # its task reports the error, so that all other files can be read
         if stored <= target:  # hardly ever divided
             return {FilePart(file, None): stored}
-        failure = f"{file} could not be read: {type(error).__name__}: {_plain(error)}. Restore it."
-        return {FilePart(file, None, failure): 0}
+        return {FilePart(file, None, _failure(file, error)): 0}
     if sum(sizes) <= target:
         return {FilePart(file, None): sum(sizes)}
     parts: dict[FilePart, int] = {}

@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import zarr
 
@@ -110,3 +111,12 @@ def test_missing_chunks_are_errors(serve, tmp_path):
     (tmp_path / "x.zarr" / "c" / "1" / "0").unlink()
     with pytest.raises(SketchError, match="'c/1/0' is missing"):
         sketched(serve)
+
+
+def test_parquet_files_need_ranges(serve, tmp_path):
+    rows = np.random.default_rng(0).normal(size=(400_000, 2))
+    pd.DataFrame(rows, columns=["a", "b"]).to_parquet(tmp_path / "x.parquet")
+    serve.mode = "whole"
+    url = f"http://127.0.0.1:{serve.server_address[1]}/x.parquet"
+    with pytest.raises(ChunkError, match=r"x\.parquet.*answers requests for ranges"):
+        ds.sketch(url, ds.FeatureMap(2, 20, scale=1.0))
