@@ -22,6 +22,7 @@ Array = NDArray[np.float64]
 _COPIES = 4  # of the covariance of the points, at most
 _FEW = 0.2  # fraction of nonzero weights below which they are stored as a sparse matrix
 _TINY = 1e-12  # relative variance below which an observation changes nothing
+_CONTRADICTION = 1e-3  # of the prior deviation, by which such an observation may differ
 
 
 class Regions(Protocol):
@@ -406,6 +407,7 @@ class PatternSearch:
                 f"{len(array)} points.",
                 parameter="regions",
             )
+        self._deviation = math.sqrt(max(float(np.diagonal(self.covariance).max()), 0.0))
         self.found = np.zeros(regions.n_regions, dtype=bool)
         self.found |= self.probabilities > self.threshold
 
@@ -428,7 +430,8 @@ class PatternSearch:
         Raises
         ------
         InputError
-            If there is no such point, or the value is not finite.
+            If there is no such point, or the value is not finite, or, without noise, it contradicts
+            an earlier one.
         """
         position = self._position("position", position)
         value = require_number("value", value, -math.inf, math.inf, strict=True)
@@ -437,6 +440,13 @@ class PatternSearch:
         if variance > _TINY * max(float(np.diagonal(self.covariance).max()), 1e-300):
             self.mean = self.mean + column * ((value - self.mean[position]) / variance)
             self.covariance -= np.outer(column, column / variance)
+        elif abs(value - self.mean[position]) > _CONTRADICTION * self._deviation:
+            raise InputError(
+                f"value={value:g} at position {position}, where the field is known to be "
+                f"{self.mean[position]:g}: give a noise_variance above {self.noise_variance:g} if "
+                "observations of one point differ.",
+                parameter="value",
+            )
         self.found = self.found | (self.probabilities > self.threshold)
 
     def _position(self, name: str, given: object) -> int:

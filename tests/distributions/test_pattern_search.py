@@ -107,7 +107,7 @@ def test_observations_without_effect():
     assert rewards.tolist() == [[float(search.probabilities[0] > 0.95)]]
     search.observe(2, 5.0)
     before = search.mean.copy()
-    search.observe(2, 7.0)  # known without noise
+    search.observe(2, 5.0)  # known without noise
     np.testing.assert_array_equal(search.mean, before)
 
 
@@ -169,3 +169,12 @@ def test_too_many_points(monkeypatch):
     monkeypatch.setattr("psutil.virtual_memory", lambda: type("", (), {"available": 99}))
     with pytest.raises(InputError, match="20 rows"):
         searching()
+
+
+def test_observations_that_contradict_each_other_need_noise():
+    search = PatternSearch(POINTS, KERNEL, REGIONS, noise_variance=0.0)
+    search.observe(3, 1.0)
+    search.observe(3, 1.0)
+    with pytest.raises(InputError, match=r"value=2 at position 3.* 1: give a noise_variance"):
+        search.observe(3, 2.0)
+    assert search.mean[3] == pytest.approx(1.0)
