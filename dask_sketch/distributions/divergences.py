@@ -50,7 +50,7 @@ _MAX_PARAMETERS = 1500  # of a mixture whose information matrix is estimated
 _SCORES, _MIN_SCORED = 2**22, 200  # scores of a mixture in memory, and pairs of draws at least
 _NUMBERS = 2**21  # scores of a block
 _NARROW = 1e-12  # deviation of a relative density that is none
-_RULED_BY_BIAS = 3.0  # standard errors of a bias of which users are warned
+_RULED_BY_BIAS = 5.0  # standard errors of a bias of which users are warned
 _DOMINANT = 0.05  # share of the estimate that one pair of draws may have
 
 
@@ -271,7 +271,8 @@ def divergence(
     Warns
     -----
     UserWarning
-        If a few draws decide the value, as for orders above 1.
+        If a few draws decide the value, as for orders above 1, or the bias of ``"kl"`` between rows
+        is several standard errors.
 
     References
     ----------
