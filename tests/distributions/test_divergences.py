@@ -316,7 +316,7 @@ def test_a_bias_beyond_the_error_of_kl_between_rows_is_warned_of() -> None:
     assert found.value < 1.2  # 1.3125
 
 
-@pytest.mark.filterwarnings("default:kind='kl' between rows")
+@pytest.mark.filterwarnings("ignore:kind='kl' between rows")
 @pytest.mark.parametrize(
     ("kind", "mean", "deviation"),
     [("kl", 0.0, 2.0), ("kl", 0.0, 1.5), ("kl", 2.0, 1.0), ("renyi", 0.0, 2.0), ("js", 0.0, 2.0)],
