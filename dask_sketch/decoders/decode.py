@@ -28,6 +28,7 @@ from dask_sketch.decoders.misfit import (
     warn_of_overidentification,
 )
 from dask_sketch.decoders.names import TRANSFORMS
+from dask_sketch.decoders.narrow_axes import warn_of_narrow_axes
 from dask_sketch.decoders.poor_centroids import warn_of_poor_centroids
 from dask_sketch.decoders.private_fit import in_smaller_ranges, is_poor_minimum, warn_of_private_fit
 from dask_sketch.decoders.problem import Problem, Solution
@@ -397,6 +398,8 @@ def _warn_of_fit(problem: Problem, solution: Solution, non_default: Collection[s
         return
     if solution.factors is not None and (solution.score is None or problem.refine is not None):
         warn_of_lost_width(solution.factors, has_rows=solution.score is not None)
+    if solution.score is None:
+        warn_of_narrow_axes(solution.unresolved)
     if test is not None and solution.score is None:
         warn_of_overidentification(sketch, *test)
         has_matrices = solution.matrices is not None

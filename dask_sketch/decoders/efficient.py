@@ -24,16 +24,17 @@ blocks of ``R`` are therefore taken as independent.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy import linalg, special
 
-from dask_sketch.decoders.atoms import Array, unpacked
+from dask_sketch.decoders.atoms import Array, entries, unpacked
 from dask_sketch.decoders.descent import Fit, coarse_objective
 from dask_sketch.decoders.factor_descent import FactorSpace
+from dask_sketch.decoders.narrow_axes import widened
 from dask_sketch.decoders.noise_covariance import feature_covariance
 from dask_sketch.decoders.normal_equations import Cholesky, gram_of_columns, subtract_products
 from dask_sketch.decoders.objective import Objective
@@ -86,11 +87,14 @@ class RefinedFit:
         bound, which were held there. None unless they were asked for.
     overidentification
         Overidentification statistic; None unless it was asked for.
+    unresolved
+        Expected loss in nats a sample by axes of matrices whose variances are hardly known.
     """
 
     fit: Fit
     standard_errors: tuple[Array, ...] | None
     overidentification: Overidentification | None = None
+    unresolved: float = 0.0
 
     @property
     def test(self) -> tuple[float, float, float] | None:
@@ -143,6 +147,7 @@ def refine_efficiently(
     single: bool | None = None,
     errors: bool = True,
     test: bool = False,
+    widen: bool = False,
 ) -> RefinedFit:
     """Refine a fit in the metric of the inverse covariance of the sketch.
 
@@ -163,6 +168,9 @@ def refine_efficiently(
         factorised in a tenth of the time.
     test
         Whether to compute the overidentification statistic.
+    widen
+        Whether to widen covariance matrices along axes whose variances are within their errors; see
+        :func:`~dask_sketch.decoders.narrow_axes.widened`.
 
     Returns
     -------
@@ -187,26 +195,34 @@ def refine_efficiently(
         last = moved < _STOP or left == 0
         used = objective if last else coarse
         try:
-            metric = _Metric(used, weights, theta, block_size, single, errors, test)
+            metric = _Metric(used, weights, theta, block_size, single, errors or widen, test)
             moved, weights, theta = _newton(used, metric, weights, theta)
         except linalg.LinAlgError:  # a component became far wider than the data, or flat
             weights, theta = fit.weights / fit.weights.sum(), fit.theta
-            metric = _metric_of_start(objective, fit, block_size, single, errors, test)
+            metric = _metric_of_start(objective, fit, block_size, single, errors or widen, test)
             break
         report(objective.cost(weights, theta))
         if used is objective and moved < _STOP:
             break
     refined = Fit(weights, theta, objective.cost(weights, theta), fit.converged, fit.message)
     overidentification = metric.overidentification(objective, weights, theta) if test else None
-    if not errors:
+    if not (errors or widen):
         return RefinedFit(refined, None, overidentification)
     covariance = metric.covariance() / objective.effective_count
+    d, loss = objective.space.n_features, 0.0
+    if widen:
+        of_matrices = [metric.parameters.of_atom(covariance, k)[d:, d:] for k in range(len(theta))]
+        matrices, loss = widened(unpacked(theta[:, d:], d), of_matrices, weights)
+        theta = np.column_stack([theta[:, :d], matrices[:, *entries(d)]])
+        refined = replace(refined, theta=theta, cost=objective.cost(weights, theta))
+    if not errors:
+        return RefinedFit(refined, None, overidentification, loss)
     if objective.sample is not None:
         rows = objective.sample.rows[:_INFLUENCES].astype(np.float64)
         factors = noise_factors(metric.influences(objective, rows), objective.sample)
         covariance *= factors * factors[:, None]
     errors_found = _in_data_units(objective, metric.parameters, covariance, theta)
-    return RefinedFit(refined, errors_found, overidentification)
+    return RefinedFit(refined, errors_found, overidentification, loss)
 
 
 def _metric_of_start(

@@ -311,6 +311,7 @@ def _refined(problem: Problem, fit: Fit, report: Report, threads: Threads) -> Re
         block_size=_FACTOR_BLOCK if is_factors else None,
         errors=problem.refine is not None,
         test=True,
+        widen=problem.covariance_type == "full",
     )
 
 
@@ -395,4 +396,5 @@ def conclude_matrices(
         n_evaluations=sum(each.n_evaluations for each in fits),
         standard_errors=errors,
         overidentification=refined.test,
+        unresolved=refined.unresolved,
     )

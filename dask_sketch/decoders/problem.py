@@ -216,6 +216,7 @@ class Solution:
     factors: Array | None = None
     overidentification: tuple[float, float, float] | None = None
     parameters: dict[str, Array] | None = None
+    unresolved: float = 0.0
 
     @property
     def shapes(self) -> Array | None:
