@@ -187,7 +187,8 @@ def _unresolved(fit: FitDiagnostics, at: Linearization) -> str:
     """Explain a poor likelihood at a low cost by the features that are poorly resolved."""
     times = at.divergence / at.attainable
     text = (
-        "Least squares on this sketch is less precise than maximum likelihood: its fit is "
+        f"{'The sketch' if fit.is_weighted else 'Least squares on this sketch'} is less precise "
+        "than maximum likelihood: the fit is "
         f"expected {_nats(at.divergence)} from the truth (symmetric Kullback-Leibler divergence), "
         f"{_times(times)} as far as maximum likelihood on the same samples"
         + (". The low cost does not show this. " if not fit.misfit > _NOISE_REACH else ". ")
@@ -196,7 +197,9 @@ def _unresolved(fit: FitDiagnostics, at: Linearization) -> str:
     poor = np.flatnonzero(losses > _UNLIKE * losses.min())
     if losses.min() > _LOST or not len(poor):
         width = np.sqrt(np.mean(fit.feature_widths**2))
-        advice = "Decode with refine='efficient', or sketch with more frequencies"
+        advice = "Sketch with more frequencies or samples"
+        if not fit.is_weighted:
+            advice = "Decode with refine='efficient', or sketch with more frequencies"
         if 1.0 / _OTHER_SCALE <= width <= _OTHER_SCALE:
             return text + f"{advice}."
         return text + (
@@ -204,11 +207,12 @@ def _unresolved(fit: FitDiagnostics, at: Linearization) -> str:
             "frequencies expect."
         )
     features = "features" if len(poor) > 1 else "feature"
+    remedy = "Decode with refine='efficient', which recovers most of the precision, or sketch"
     return text + (
         f"The variances of {features} {_listed(map(str, poor))} are poorly resolved: components "
         f"are {_range(fit.feature_widths[poor])} times as wide there as the frequencies expect. "
-        "Decode with refine='efficient', which recovers most of the precision, or sketch with a "
-        "map of design(), which finds a scale for each feature."
+        f"{'Sketch' if fit.is_weighted else remedy} with a map of design(), which finds a scale "
+        "for each feature."
     )
 
 
@@ -284,6 +288,9 @@ class FitDiagnostics:
         Discrepancy from a held-out sketch, if one was given.
     is_likeliest
         Whether the likelihood of rows was preferred to the fit to the sketch.
+    is_weighted
+        Whether the fit is weighted by the noise of the sketch in any case, as with covariance
+        matrices.
     overidentification
         Test whether the data is a mixture of such components, by the statistic J of the mixture
         nearest to the sketch in the metric of its noise; see
@@ -309,6 +316,7 @@ class FitDiagnostics:
     feature_losses: NDArray[np.float64]
     heldout: Discrepancy | None
     is_likeliest: bool = False
+    is_weighted: bool = False
     overidentification: Overidentification | None = None
     missingness: Missingness | None = None
     theory: Guarantees | None = None
@@ -544,6 +552,7 @@ def _measured(
         feature_losses=losses,
         heldout=None if heldout is None else discrepancy(model, heldout, seed),
         is_likeliest=is_likeliest,
+        is_weighted=isinstance(model, GaussianMixture) and uses_matrices(model.covariance_type),
         overidentification=test,
         missingness=compare_incomplete(model, sketch),
     )

@@ -447,6 +447,11 @@ def _open(store: Any, storage_options: dict[str, Any] | None, label: str, comple
                 f"x={label!r} is a file of no known format: give a Zarr store, or a file that ends "
                 "in .parquet, .csv, .npy or .nc; decompress it first if it is compressed."
             ) from error
+        if isinstance(error, TimeoutError):
+            raise InputError(
+                f"x={label!r}: the server did not answer in time. Check that it is up, or give the "
+                "limit of its file system in storage_options."
+            ) from error
         raise InputError(
             f"x={label!r} is not a Zarr store: {type(error).__name__}: {error}. Check the path; "
             "for a URL also storage_options, and that the credentials are valid."

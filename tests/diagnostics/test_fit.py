@@ -191,6 +191,9 @@ def test_a_scale_that_fits_is_not_to_be_changed() -> None:
     (text,) = poor.findings.values()
     assert "refine='efficient'" in text
     assert "scale" not in text
+    (text,) = replace(poor, is_weighted=True).findings.values()
+    assert "refine" not in text
+    assert "more frequencies or samples" in text
     wide = replace(poor, feature_widths=2.0 * poor.feature_widths)
     assert "another scale" in wide.findings["unresolved"]
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import aiohttp
 import numpy as np
 import pandas as pd
 import pytest
 import zarr
 
 import dask_sketch as ds
-from dask_sketch.errors import ArtifactError, ChunkError, SketchError
+from dask_sketch.errors import ArtifactError, ChunkError, InputError, SketchError
 from dask_sketch.storage.untrusted import guarded
 
 pytest.importorskip("aiohttp")
@@ -120,3 +122,11 @@ def test_parquet_files_need_ranges(serve, tmp_path):
     url = f"http://127.0.0.1:{serve.server_address[1]}/x.parquet"
     with pytest.raises(ChunkError, match=r"x\.parquet.*answers requests for ranges"):
         ds.sketch(url, ds.FeatureMap(2, 20, scale=1.0))
+
+
+def test_a_server_that_never_answers_is_named():
+    limit = {"client_kwargs": {"timeout": aiohttp.ClientTimeout(total=0.2)}}
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # connections are not accepted
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/x.zarr"
+        with pytest.raises(InputError, match=r"x\.zarr'.*in time.*storage_options"):
+            ds.open_samples(url, storage_options=limit)
