@@ -95,7 +95,7 @@ def warn_of_narrow_axes(loss: float) -> None:
     """
     if loss > _LARGE:
         warn_user(
-            f"components are so narrow along some axes that the sketch hardly tells their widths: "
+            "components are so narrow along some axes that the sketch hardly tells their widths: "
             f"the mixture is expected to lose {loss:.1g} nats a sample or more. Sketch more "
             "rows or frequencies, with sample=True where rows may be kept and few values are "
             "missing; or decode covariance_type='diag'."

@@ -198,6 +198,9 @@ class Solution:
     parameters
         Further arrays of a model that has neither variances nor matrices nor centroids, each with K
         rows, by their names; None for other models. Its ``means`` are locations or directions.
+    unresolved
+        Expected loss in nats a sample by axes of covariance matrices whose variances are within
+        their errors.
     """
 
     weights: Array
