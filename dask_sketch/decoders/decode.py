@@ -398,15 +398,16 @@ def _warn_of_fit(problem: Problem, solution: Solution, non_default: Collection[s
         return
     if solution.factors is not None and (solution.score is None or problem.refine is not None):
         warn_of_lost_width(solution.factors, has_rows=solution.score is not None)
-    if solution.score is None:
-        warn_of_narrow_axes(solution.unresolved)
     if test is not None and solution.score is None:
         warn_of_overidentification(sketch, *test)
         has_matrices = solution.matrices is not None
         has_pilot = sketch.feature_map.pilot is not None
         if sketch.sample is None and (has_pilot or has_matrices):  # it says more than the rivals
-            if solution.matrices is not None:
-                warn_of_narrow_features(sketch, solution.weights, solution.means, solution.matrices)
+            weights, means, matrices = solution.weights, solution.means, solution.matrices
+            if matrices is not None and not warn_of_narrow_features(
+                sketch, weights, means, matrices
+            ):
+                warn_of_narrow_axes(solution.unresolved)
             return
     if solution.shapes is None:
         warn_of_poor_centroids(sketch, solution.means, non_default)

@@ -282,7 +282,7 @@ def warn_of_overidentification(
         )
 
 
-def warn_of_narrow_features(sketch: Sketch, weights: Array, means: Array, matrices: Array) -> None:
+def warn_of_narrow_features(sketch: Sketch, weights: Array, means: Array, matrices: Array) -> bool:
     """Warn of covariance matrices that are too wide for values which many rows share.
 
     The frequencies do not show how narrow such components are, but the pilot does. Rows simulated
@@ -295,10 +295,15 @@ def warn_of_narrow_features(sketch: Sketch, weights: Array, means: Array, matric
         Sketch without rows that was decoded.
     weights, means, matrices
         Components: weights (K,), means (K, n_features) and matrices (K, n_features, n_features).
+
+    Returns
+    -------
+    warned
+        Whether there was a warning.
     """
     pilot_fit = pilot_mixture(sketch)
     if pilot_fit is None or sketch.privacy is not None or len(pilot_fit.weights) > len(weights):
-        return
+        return False
     rows, masses = rows_to_compare(sketch, len(weights), pilot_fit)
     variances = _diagonals(matrices)
     bound = np.minimum(_UNRESOLVED * variances.min(axis=0), _SHARED * rows.var(axis=0))
@@ -312,7 +317,8 @@ def warn_of_narrow_features(sketch: Sketch, weights: Array, means: Array, matric
         losses[feature] = mean_log_likelihood(rows[column], masses, pilot)
         losses[feature] -= mean_log_likelihood(rows[column], masses, fit)
     worst = int(losses.argmax())
-    if losses[worst] > WARNED_NATS:
+    warned = bool(losses[worst] > WARNED_NATS)
+    if warned:
         warn_user(
             f"the mixture is at least {losses[worst]:.2g} nats a sample below EM on the pilot "
             f"rows, by {feature_title(worst, sketch.feature_map.feature_names)} alone: many rows "
@@ -320,6 +326,7 @@ def warn_of_narrow_features(sketch: Sketch, weights: Array, means: Array, matric
             "Decode covariance_type='diag', leave out such features or state them as categories, "
             "or sketch with sample=True where rows may be kept."
         )
+    return warned
 
 
 def loss_to_rival(

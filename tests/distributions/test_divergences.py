@@ -227,7 +227,7 @@ def test_lazy_rows_are_sampled(tmp_path):
     # rows of a sample of all of them are those in memory, in another order
     rows = [np.asarray(sorted(map(tuple, x))) for x in sides]
     for given in (lazy, paths, [ds.open_samples(path) for path in paths], [paths[0], sides[1]]):
-        assert divergence(*given).value == pytest.approx(divergence(*rows).value)
+        assert divergence(*given, "js").value == pytest.approx(divergence(*rows, "js").value)
     stacked = divergence_matrix(lazy, "js", n_rows=2000, seed=3)
     assert stacked[0, 1] == pytest.approx(found.value)
 
