@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from dask_sketch.cli.options import (
+    PositiveNumbers,
     Run,
     by_option,
     cluster_options,
@@ -61,6 +62,11 @@ LEARNING = ("regression", "classification")
               show_default=True, help="Kernel of the discrepancy of two groups.")  # fmt: skip
 @click.option("--layer", type=click.Choice(["landmarks", "random"]), default="landmarks",
               show_default=True, help="Kind of the second layer.")  # fmt: skip
+@click.option("--bandwidths", type=PositiveNumbers(), metavar="A,B,..",
+              help="Bandwidths to choose from, in medians of the discrepancy of two groups; "
+              "0.5,1,2 by default.")  # fmt: skip
+@click.option("--alphas", type=PositiveNumbers(), metavar="A,B,..",
+              help="Ridges to choose from; 0.001 to 100 by default.")  # fmt: skip
 @click.option("--report", metavar="HTML", type=click.Path(dir_okay=False),
               help="Write how well it predicts as one page, with pictures; classes are predicted "
               "in cross-validation for it, which fits five times more.")  # fmt: skip
@@ -91,13 +97,16 @@ def learn(
     from dask_sketch.distributions import DistributionClassifier, DistributionRegressor
     from dask_sketch.sketching.open import open_group
 
+    settings = {name: value for name, value in settings.items() if value is not None}
     refuse_existing(output, overwrite, storage_options, groups, labels)
     if report is not None:
         if is_same_place(report, output):
             raise click.UsageError(f"--output and --report are both {report!r}: give two paths.")
         refuse_existing_page(report, overwrite)
     sketches = open_group(groups, storage_options=for_url(groups, storage_options))
-    y = read_targets(labels, sketches.labels, key, target, for_url(labels, storage_options))
+    options = for_url(labels, storage_options)
+    target = target_column(labels, key, target, options)
+    y = read_targets(labels, sketches.labels, key, target, options)
     numbers = next(iter(y.values()), 0.0)
     if task is None:
         task = "regression" if isinstance(numbers, float) else "classification"
@@ -123,7 +132,7 @@ def learn(
 
         options = {"--labels": labels, "--key": key, "--target": target,
                    "--leave-out": leave_out, "--task": task,
-                   **{f"--{name}": value for name, value in settings.items()},
+                   **{f"--{name}": _as_option(value) for name, value in settings.items()},
                    "--seed": seed or None, "-o": output, "--report": report}  # fmt: skip
         words = [str(word) for pair in options.items() if pair[1] is not None for word in pair]
         write_learning(
@@ -131,7 +140,7 @@ def learn(
             model,
             sketches,
             y,
-            target=target or "the target",
+            target=target,
             left_out_together=units,
             source={"groups": groups, "labels": labels, "model": output},
             command=shlex.join(["dask-sketch", "learn", groups, *words]),
@@ -285,31 +294,8 @@ def read_column(
     InputError
         If the file cannot be read, a column is unknown, or a label is there twice or has no value.
     """
-    import pandas as pd
-
-    from dask_sketch.validation.tables import first_few
-
-    try:
-        table = pd.read_csv(path, dtype=str, keep_default_na=False, storage_options=storage_options)
-    except (OSError, ValueError) as error:
-        raise InputError(f"labels={path!r} cannot be read: {error}", parameter="labels") from error
-    names = list(map(str, table.columns))
-    key = names[0] if key is None else key
-    _require_column("key", key, names, path)
-    others = [other for other in names if other != key]
-    if column is None:
-        if len(others) != 1:
-            raise InputError(
-                f"{name}=None: {path} has the columns {first_few(names)}; choose one.",
-                parameter=name,
-            )
-        column = others[0]
-    _require_column(name, column, names, path)
-    if column == key:
-        raise InputError(
-            f"{name}={column!r} holds the labels of the groups: choose another column.",
-            parameter=name,
-        )
+    table = _read_csv(path, storage_options)
+    key, column = _choose_columns(path, list(map(str, table.columns)), key, column, name)
     by_label = dict(zip(_as_labels(table[key], labels.dtype, path), table[column], strict=True))
     if len(by_label) < len(table):
         twice = table[key][table[key].duplicated()]
@@ -327,6 +313,58 @@ def read_column(
                 parameter=name,
             )
     return values
+
+
+def target_column(
+    path: str,
+    key: str | None,
+    target: str | None,
+    storage_options: dict[str, Any] | None = None,
+) -> str:
+    """Name of the column of the targets, as `read_targets` chooses it."""
+    names = list(map(str, _read_csv(path, storage_options, nrows=0).columns))
+    return _choose_columns(path, names, key, target, "target")[1]
+
+
+def _read_csv(path: str, storage_options: dict[str, Any] | None, **options: Any) -> Any:
+    """Read a table of texts, or raise InputError."""
+    import pandas as pd
+
+    options |= {"dtype": str, "keep_default_na": False, "storage_options": storage_options}
+    try:
+        return pd.read_csv(path, **options)
+    except (OSError, ValueError) as error:
+        raise InputError(f"labels={path!r} cannot be read: {error}", parameter="labels") from error
+
+
+def _choose_columns(
+    path: str, names: list[str], key: str | None, column: str | None, name: str
+) -> tuple[str, str]:
+    """Choose the column of the labels, and that of their values."""
+    from dask_sketch.validation.tables import first_few
+
+    key = names[0] if key is None else key
+    _require_column("key", key, names, path)
+    others = [other for other in names if other != key]
+    if column is None:
+        if len(others) != 1:
+            raise InputError(
+                f"{name}=None: {path} has the columns {first_few(names)}; choose one.",
+                parameter=name,
+            )
+        column = others[0]
+    _require_column(name, column, names, path)
+    if column == key:
+        raise InputError(
+            f"{name}={column!r} holds the labels of the groups: choose another column.",
+            parameter=name,
+        )
+    return key, column
+
+
+def _as_option(value: Any) -> str:
+    """Write the value of an option as it is read."""
+    return ",".join(map(repr, value)) if isinstance(value, tuple) else str(value)
 
 
 def _require_no_typing_error(y: dict[Any, str], path: str) -> None:

@@ -340,6 +340,24 @@ class NumberOrAuto(click.ParamType[Any]):
         return "auto" if value == "auto" else click.IntRange(min=1).convert(value, param, ctx)
 
 
+class PositiveNumbers(click.ParamType[Any]):
+    """Positive numbers with commas between them."""
+
+    name = "positive numbers"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[float, ...]:
+        """Return the numbers."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            numbers = tuple(map(float, value.split(",")))
+        except ValueError:
+            numbers = ()
+        if not numbers or not all(0 < number < float("inf") for number in numbers):
+            self.fail(f"{value!r} is no list of positive numbers, such as 0.5,1,2.", param, ctx)
+        return numbers
+
+
 class CovarianceOption(click.ParamType[Any]):
     """A covariance type, also ``low-rank:r``."""
 

@@ -194,9 +194,10 @@ def _advice_on_settings(model: DistributionRegressor | DistributionClassifier) -
     if model.kernel != "linear":
         tried.insert(0, ("bandwidths", model.bandwidth_, model.bandwidths, "bandwidth"))
     for name, chosen, values, noun in tried:
-        end = "smallest" if chosen == min(values) else "largest" if chosen == max(values) else ""
-        if end and len(values) > 1:
+        ends = {min(values): ("smallest", "smaller"), max(values): ("largest", "larger")}
+        if chosen in ends and len(values) > 1:
+            end, other = ends[chosen]
             sentences.append(
-                f"The {noun} is the {end} that was tried, {chosen:g}: give other {name} in Python."
+                f"The {noun} is the {end} that was tried, {chosen:g}: try {other} {name}, too."
             )
     return sentences

@@ -60,6 +60,25 @@ def test_classes_and_samples(here: Path) -> None:
     assert answer("info", "m.zarr")["kind"] == "distribution classifier"
 
 
+def test_learn_chooses_among_given_bandwidths_and_ridges(here: Path) -> None:
+    write(NAMES["u"])
+    pd.read_csv("y.csv").iloc[:, :2].to_csv("two.csv", index=False)
+    given = ("learn", "groups.zarr", "--labels", "two.csv", *SIZE, "--alphas", "0.02,3")
+    told = answer(*given, "--bandwidths", "4", "-o", "m.zarr", "--report", "page.html")
+    assert told["bandwidth"] == 4
+    assert told["alpha"] in (0.02, 3)
+    text = Path("page.html").read_text()
+    assert "--bandwidths 4.0 " in text
+    assert "--alphas 0.02,3.0 " in text
+    assert f"Can {pd.read_csv('two.csv').columns[1]} be predicted for each day?" in text
+    end = "smaller" if told["alpha"] == 0.02 else "larger"
+    assert f"try {end} alphas, too." in text
+    for wrong in ("0,1", "a", "1,", "inf"):
+        refused = call(*given, "--bandwidths", wrong, "-o", "other.zarr")
+        assert refused.exit_code == 2
+        assert f"{wrong!r} is no list of positive numbers" in refused.stderr
+
+
 def test_learn_writes_a_page(here: Path) -> None:
     pytest.importorskip("matplotlib")
     write(NAMES["u"])

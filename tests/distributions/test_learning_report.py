@@ -205,4 +205,4 @@ def test_other_settings_are_advised_where_something_is_wrong(tmp_path: Path, n_w
     kind[:n_wrong] = 1
     model = DistributionClassifier(**FAST, alphas=(0.1, 1.0)).fit(groups, kind)
     words, _ = page_of(tmp_path, model, kind, groups)
-    assert ("other alphas" in words) == bool(n_wrong)
+    assert ("alphas, too" in words) == bool(n_wrong)
