@@ -11,12 +11,19 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 
 from dask_sketch.errors import InputError
 from dask_sketch.models.clusters import Clusters, one_thread, random_state, spherical_kmeans
 from dask_sketch.models.covariances import Components, Covariances, Moments
 from dask_sketch.models.density import RowDensity
-from dask_sketch.models.missing_values import fill_from_others, fill_rows
+from dask_sketch.models.missing_values import (
+    fill_from_near,
+    fill_from_others,
+    fill_rows,
+    fit_observed,
+    log_joint_observed,
+)
 from dask_sketch.models.product_em import ProductMixture, fit_product
 from dask_sketch.models.weighted_em import fit_centroids, fit_mixture, rounding_variances
 from dask_sketch.validation.categories import Categories
@@ -28,6 +35,9 @@ _STEPS = 127.0  # of a characteristic function from 0 to 1
 _N_ITERATIONS = 50
 _TOLERANCE = 1e-4  # smallest gain of one iteration, in nats per row
 ROWS_PER_COMPONENT = 20  # of the fit
+# Of the starts of a mixture of rows with missing values: rows, iterations of each, starts from near
+# rows, and further starts from values that are drawn from the best mixture
+_START_ROWS, _START_ITERATIONS, _NEAR_STARTS, _REFILLED = 4000, 20, 2, 2
 _ROWS_PER_PARAMETER = 20  # from which a further start is tried
 _VARIANCE_FLOOR = 1e-8  # added to variances, as a fraction of those of the rows
 _HALF_ITERATIONS = 10  # of EM on half of the rows
@@ -551,7 +561,8 @@ def filled_pilot(
 ) -> Array:
     """Draw the missing values of pilot rows from a mixture fitted to the observed ones.
 
-    The mixture starts from rows whose missing values are filled in from other rows.
+    The mixture is the likeliest of several starts: from complete rows, and from rows whose missing
+    values are filled in from other rows. One start alone often ends in a poor local optimum.
 
     Parameters
     ----------
@@ -584,12 +595,35 @@ def filled_pilot(
             f"{feature_title(feature, feature_names)} has {seen[feature]} observed values in "
             f"{len(rows)} pilot rows: leave that feature out, or give a larger n_pilot."
         )
-    rng = np.random.default_rng(seed)
-    start = fill_from_others(rows, rng)
-    rough = rough_mixture(start, n_components or 1, seed)
-    if rough is None:  # no feature varies
-        return start
-    return fill_rows(rows, (rough.weights, rough.means, rough.variances), rng)
+    rng, k = np.random.default_rng(seed), n_components or 1
+    some = rows[rng.permutation(len(rows))[:_START_ROWS]]
+    some = some if (~np.isnan(some)).any(axis=0).all() else rows
+    start = fill_from_others(some, rng)
+    if not np.ptp(start, axis=0).any():
+        return fill_from_others(rows, rng)
+    starts = [start]
+    if k > 1:
+        starts += [fill_from_near(some, rng) for _ in range(_NEAR_STARTS)]
+        complete = some[~np.isnan(some).any(axis=1)]
+        if len(complete) >= ROWS_PER_COMPONENT * k and np.ptp(complete, axis=0).all():
+            starts.append(complete)
+    tried = [_observed_mixture(some, each, k, seed) for each in starts]
+    for _ in range(_REFILLED if k > 1 else 0):
+        _, best = max(tried, key=lambda pair: pair[0])
+        tried.append(_observed_mixture(some, fill_rows(some, best, rng), k, seed))
+    return fill_rows(rows, max(tried, key=lambda pair: pair[0])[1], rng)
+
+
+def _observed_mixture(
+    rows: Array, filled: Array, n_components: int, seed: int
+) -> tuple[float, tuple[Array, Array, Array]]:
+    """Mixture by EM on observed values from one start, after its mean log-likelihood."""
+    rough = rough_mixture(filled, n_components, seed)
+    assert rough is not None  # some feature varies
+    mixture = fit_observed(
+        rows, rough.weights, rough.means, rough.variances, n_iterations=_START_ITERATIONS
+    )
+    return float(logsumexp(log_joint_observed(*mixture, rows), axis=1).mean()), mixture
 
 
 def fit_pilot(rows: Array, n_components: int, seed: int = 0) -> PilotMixture:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 _FILLED_ITERATIONS = 30  # of EM on the observed values before missing ones are drawn
+_MAX_GIVERS = 1000  # rows with the most values, of which one is nearest
 _FLOOR = 1e-6  # smallest variance, as a fraction of that of the observed values
 
 
@@ -176,4 +177,36 @@ def fill_from_others(rows: Array, rng: np.random.Generator) -> Array:
     for column in filled.T:
         missing = np.isnan(column)
         column[missing] = rng.choice(column[~missing], int(missing.sum()))
+    return filled
+
+
+def fill_from_near(rows: Array, rng: np.random.Generator) -> Array:
+    """Rows whose missing values are those of the nearest row that has the feature.
+
+    Near is what the distance over common features says, in standard deviations, with two squares,
+    the mean of two independent values, for each feature that is not common. Unlike values of any
+    other row, these keep clusters apart.
+
+    Parameters
+    ----------
+    rows
+        Rows with NaN where values are missing, shape (n, n_features); each feature has a value.
+    rng
+        Random number generator, which chooses among rows with equally many values those that give.
+    """
+    seen = ~np.isnan(rows)
+    deviations = np.nanstd(rows, axis=0)
+    z = (rows - np.nanmean(rows, axis=0)) / np.where(deviations > 0.0, deviations, 1.0)
+    z, known = np.where(seen, z, 0.0), seen.astype(np.float64)
+    givers = np.argsort(rng.random(len(rows)) - seen.sum(axis=1), kind="stable")[:_MAX_GIVERS]
+    given, theirs = z[givers], known[givers]
+    squares = np.square(z) @ theirs.T + known @ np.square(given).T - 2.0 * z @ given.T
+    squares += 2.0 * (rows.shape[1] - known @ theirs.T)
+    squares[givers, np.arange(len(givers))] = np.inf
+    filled = fill_from_others(rows, rng)
+    for feature in range(rows.shape[1]):
+        missing, having = np.flatnonzero(~seen[:, feature]), np.flatnonzero(seen[givers, feature])
+        if len(missing) and len(having):
+            nearest = squares[np.ix_(missing, having)].argmin(axis=1)
+            filled[missing, feature] = rows[givers[having[nearest]], feature]
     return filled

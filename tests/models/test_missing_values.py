@@ -10,10 +10,10 @@ from scipy.stats import multivariate_normal, norm
 
 from dask_sketch import GaussianMixture
 from dask_sketch.errors import InputError
-from dask_sketch.features.pilot import filled_pilot
+from dask_sketch.features.pilot import filled_pilot, rough_mixture
 from dask_sketch.graph.apply import apply
 from dask_sketch.models import random_mixture
-from dask_sketch.models.missing_values import fit_observed
+from dask_sketch.models.missing_values import fill_from_near, fit_observed
 
 TYPES = ("diag", "spherical", "tied", "full")
 
@@ -125,6 +125,39 @@ def test_drawn_values_have_the_distribution_of_the_missing(rng):
     away = np.abs(filled[known, 0]) - 4.0
     assert abs(away.mean()) < 0.15
     assert abs(norm.logpdf(away).mean() - norm.logpdf(rng.normal(size=len(away))).mean()) < 0.15
+
+
+def test_missing_values_come_from_a_near_row(rng):
+    centers = np.array([[-20.0, 5.0, 1e6], [20.0, -5.0, 1e6], [0.0, 30.0, 1e6]])
+    kind = rng.integers(3, size=600)
+    x = centers[kind] + rng.normal(size=(600, 3))
+    y = x.copy()
+    y[np.arange(600), rng.integers(3, size=600)] = np.nan
+    y[:100] = x[:100]
+    filled = fill_from_near(y, rng)
+    np.testing.assert_array_equal(filled[~np.isnan(y)], y[~np.isnan(y)])
+    assert np.abs(filled - centers[kind]).max() < 5.0
+    assert np.isin(filled, y).all()
+
+
+@pytest.mark.parametrize("seed", [2, 3])
+def test_a_pilot_finds_the_likeliest_mixture_of_observed_values(seed):
+    """Data that is not a mixture of such components, where one start often fails."""
+    rng = np.random.default_rng(1)
+    weights, means = rng.dirichlet(np.full(4, 5.0)), 2.5 * rng.normal(size=(4, 5))
+    roots = rng.normal(size=(4, 5, 5))
+    matrices = roots @ roots.transpose(0, 2, 1) / 5 + 0.1 * np.eye(5)
+    truth = GaussianMixture(weights, means, matrices, covariance_type="full")
+    x = truth.sample(5000, seed=1)
+    y = np.where(np.random.default_rng(seed).random(x.shape) < 0.4, np.nan, x)
+    y = y[~np.isnan(y).all(axis=1)]
+
+    def score(rows):
+        rough = rough_mixture(rows, 4, seed)
+        fitted = fit_observed(y, rough.weights, rough.means, rough.variances, 50)
+        return GaussianMixture(*fitted).score(y)
+
+    assert score(filled_pilot(y, 4, seed=seed)) > score(x) - 0.02
 
 
 def test_a_pilot_without_values_of_a_feature_is_refused():
