@@ -35,6 +35,7 @@ from dask_sketch.decoders.rare_components import keep_rare_components
 from dask_sketch.decoders.search import conclude_search, search_atoms
 from dask_sketch.decoders.starts import (
     Start,
+    complete_pilot_rows,
     nearby_mixture,
     pilot_mixture,
     pilot_start,
@@ -397,13 +398,11 @@ def _gain_by_chance(problem: Problem, best: Candidates) -> float:
     n_parameters = problem.required_size * problem.count_parameters() - 1
     by_chance = gain_by_chance(n_parameters)
     if problem.sketch.sample is None or best.of_pilot:
-        pilot = problem.sketch.feature_map.pilot
-        assert pilot is not None
-        effective = problem.sketch.effective_count
+        n_rows, effective = complete_pilot_rows(problem.sketch), problem.sketch.effective_count
         if effective > 0.99 * problem.sketch.count:  # of equal weights
-            return float(by_chance / pilot.n_rows)
+            return float(by_chance / n_rows)
         # pilot rows are drawn by their weights: few rows of large weight make the noise of both
-        return float(by_chance / min(pilot.n_rows, effective) + by_chance / effective)
+        return float(by_chance / min(n_rows, effective) + by_chance / effective)
     if problem.refine is None:
         by_chance *= max(1.0 - len(calibrated.rows) / problem.sketch.count, 0.0)
     return float(by_chance / calibrated.effective_count)

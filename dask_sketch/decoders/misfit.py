@@ -10,6 +10,7 @@ from dask_sketch.decoders.atoms import Array
 from dask_sketch.decoders.expected_loss import expected_loss
 from dask_sketch.decoders.few_pilot_rows import warn_of_few_pilot_rows
 from dask_sketch.decoders.starts import (
+    complete_pilot_rows,
     nearby_mixture,
     pilot_mixture,
     squared_distance,
@@ -133,7 +134,8 @@ def is_explained(
     if cost > _EXPLAINED * noise_level or pilot is None or rival is None:
         return cost <= _EXPLAINED * noise_level
     half = 0.5 * sum(part.size for part in mixture)  # of the number of parameters
-    by_chance = max(pilot.sampling_loss, half / pilot.n_rows) + half / sketch.effective_count
+    by_chance = max(pilot.sampling_loss, half / complete_pilot_rows(sketch))
+    by_chance += half / sketch.effective_count
     if loss <= _LIKELY * by_chance:
         return True
     variances = _diagonals(mixture[2])
@@ -509,7 +511,9 @@ def _warn_of_noise(sketch: Sketch, mixture: tuple[Array, Array, Array]) -> None:
     pilot, pilot_fit = sketch.feature_map.pilot, pilot_mixture(sketch)
     if pilot is None or pilot_fit is None or mixture[2].ndim == 3:
         return
-    loss = expected_loss(sketch, mixture, pilot_fit, pilot.n_rows, WARNED_NATS)
+    loss = expected_loss(
+        sketch, mixture, pilot_fit, round(complete_pilot_rows(sketch)), WARNED_NATS
+    )
     if loss is not None and loss > WARNED_NATS:
         weights = mixture[0]
         warn_user(

@@ -207,6 +207,26 @@ def ascend_correlation(
     return ascend_many(correlation, starts, objective.space.lower, objective.space.upper, _STOP)
 
 
+def complete_pilot_rows(sketch: Sketch) -> float:
+    """Number of complete rows that determine a mixture as well as the pilot rows do.
+
+    With values observed in a fraction ``f`` of the rows, the variance of an estimate is ``1 / f``
+    times as large; one draw of the missing values makes it ``1 + (1 - f)`` times as large again
+    (Rubin 1987, p. 114).
+
+    Parameters
+    ----------
+    sketch
+        Sketch by a feature map with a record of its pilot rows.
+    """
+    pilot = sketch.feature_map.pilot
+    assert pilot is not None
+    if sketch.missing is None:
+        return float(pilot.n_rows)
+    fraction = float(sketch.observed.feature_fractions.min())
+    return pilot.n_rows * fraction / (2.0 - fraction)
+
+
 def pilot_mixture(sketch: Sketch, reach: float = _SAME) -> PilotMixture | None:
     """Mixture of the pilot rows; None if there is no pilot, or the sketch is of other data.
 
@@ -236,7 +256,7 @@ def pilot_mixture(sketch: Sketch, reach: float = _SAME) -> PilotMixture | None:
     kurtosis = (away**2 / sketch.variance[varies]) ** 2 / sketch.count
     tail = np.maximum(0.5 * kurtosis, 1.0)
     divergence = 0.5 * float(((ratio - 1.0 - np.log(ratio)) / tail + shift**2).sum())
-    chance = 1.0 / pilot.n_rows + 1.0 / sketch.effective_count
+    chance = 1.0 / complete_pilot_rows(sketch) + 1.0 / sketch.effective_count
     if divergence < reach + _CHANCE * int(varies.sum()) * chance:
         return mixture
     # few rows far away change the moments of data with heavy tails, and hardly the sketch
