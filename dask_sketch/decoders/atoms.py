@@ -268,6 +268,8 @@ class ParameterSpace:
         Origin and unit of the normalised coordinates, in data units.
     lower, upper : ndarray of shape (n_parameters,)
         Bounds of the parameters of one atom.
+    varies : ndarray of shape (n_features,)
+        Whether the data varies in each feature.
     """
 
     def __init__(
@@ -287,6 +289,7 @@ class ParameterSpace:
         self.n_parameters = self.n_features + self.n_shapes
 
         variance = data_variance / self.scale**2
+        self.varies = variance > 0.0
         self._data_deviation = np.sqrt(variance)
         self._range = (np.stack([sketch.minimum, sketch.maximum]) - self.shift) / self.scale
         if not np.isfinite(self._range).all():

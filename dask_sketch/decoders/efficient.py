@@ -31,10 +31,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy import linalg, special
 
-from dask_sketch.decoders.atoms import Array, entries, unpacked
+from dask_sketch.decoders.atoms import Array, unpacked
 from dask_sketch.decoders.descent import Fit, coarse_objective
 from dask_sketch.decoders.factor_descent import FactorSpace
-from dask_sketch.decoders.narrow_axes import widened
+from dask_sketch.decoders.narrow_axes import widened_atoms
 from dask_sketch.decoders.noise_covariance import feature_covariance
 from dask_sketch.decoders.normal_equations import Cholesky, gram_of_columns, subtract_products
 from dask_sketch.decoders.objective import Objective
@@ -88,7 +88,8 @@ class RefinedFit:
     overidentification
         Overidentification statistic; None unless it was asked for.
     unresolved
-        Expected loss in nats a sample by axes of matrices whose variances are hardly known.
+        Expected loss in nats a sample by axes of matrices whose variances are hardly known;
+        infinite for matrices as narrow as a fit allows.
     """
 
     fit: Fit
@@ -209,11 +210,10 @@ def refine_efficiently(
     if not (errors or widen):
         return RefinedFit(refined, None, overidentification)
     covariance = metric.covariance() / objective.effective_count
-    d, loss = objective.space.n_features, 0.0
+    loss = 0.0
     if widen:
-        of_matrices = [metric.parameters.of_atom(covariance, k)[d:, d:] for k in range(len(theta))]
-        matrices, loss = widened(unpacked(theta[:, d:], d), of_matrices, weights)
-        theta = np.column_stack([theta[:, :d], matrices[:, *entries(d)]])
+        of_atoms = [metric.parameters.of_atom(covariance, k) for k in range(len(theta))]
+        theta, loss = widened_atoms(objective.space, theta, of_atoms, weights)
         refined = replace(refined, theta=theta, cost=objective.cost(weights, theta))
     if not errors:
         return RefinedFit(refined, None, overidentification, loss)
@@ -354,7 +354,8 @@ class _FreeParameters:
         """Covariance (p, p) of the parameters of an atom, from the covariance of the free ones."""
         p = self._shape[1]
         positions = np.flatnonzero(self._atoms // p == k)
-        columns, rows = self._atoms[positions] % p, len(self._alive) - 1 + positions
+        columns = np.concatenate([self._atoms[positions], self._shared[:, :1].ravel()]) % p
+        rows = np.r_[len(self._alive) - 1 + positions, self.count - len(self._shared) : self.count]
         out = np.zeros((p, p))
         out[np.ix_(columns, columns)] = covariance[np.ix_(rows, rows)]
         return out

@@ -311,7 +311,7 @@ def _refined(problem: Problem, fit: Fit, report: Report, threads: Threads) -> Re
         block_size=_FACTOR_BLOCK if is_factors else None,
         errors=problem.refine is not None,
         test=True,
-        widen=problem.covariance_type == "full",
+        widen=problem.covariance_type in ("full", "tied"),
     )
 
 

@@ -200,7 +200,7 @@ class Solution:
         rows, by their names; None for other models. Its ``means`` are locations or directions.
     unresolved
         Expected loss in nats a sample by axes of covariance matrices whose variances are within
-        their errors.
+        their errors; infinite for matrices as narrow as a fit allows.
     """
 
     weights: Array

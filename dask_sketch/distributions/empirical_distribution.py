@@ -42,6 +42,7 @@ Array = NDArray[np.float64]
 _MAX_BINS = 1_000_000  # of a histogram
 _MIN_WIDTH = 1e-9  # of a kernel, in standard deviations of its feature
 _FUNCTIONS = 256  # functions whose expectations are estimated at once
+_SAME_VALUE = 1e-6  # difference of two values that rounding makes, as a fraction of the range
 
 
 class EmpiricalDistribution:
@@ -193,12 +194,34 @@ class EmpiricalDistribution:
         value, error = np.zeros((d, d)), np.zeros((d, d))
         if not private:
             np.fill_diagonal(value, self.sketch.variance)
+        unseen = self._errors_of_unseen_rows()
         for start in range(0, len(first), _FUNCTIONS):
             j, k = (part[start : start + _FUNCTIONS] for part in (first, second))
             estimate = self._regression.estimate((rows[:, j] - mean[j]) * (rows[:, k] - mean[k]))
-            for out, part in zip((value, error), estimate, strict=True):
-                out[j, k] = out[k, j] = part
+            value[j, k] = value[k, j] = estimate.value
+            error[j, k] = error[k, j] = np.hypot(estimate.standard_error, unseen[j, k])
         return Estimate(value, error)
+
+    def _errors_of_unseen_rows(self) -> Array:
+        """Errors of covariances by rows beyond all random rows, shape (n_features, n_features).
+
+        Far rows of little weight are seldom among the random rows, and no other row shows their
+        products. One of mean weight is taken to be at each end of the data that is beyond the
+        random rows, a standard deviation from the mean in the other feature.
+        """
+        sketch, weighted = self.sketch, self._weighted
+        d = sketch.feature_map.n_features
+        if sketch.privacy is not None or weighted.inclusion is None or weighted.is_exact:
+            return np.zeros((d, d))
+        rows, away = weighted.rows, np.zeros(d)
+        margin = _SAME_VALUE * (sketch.maximum - sketch.minimum)  # of random rows in float32
+        for end, unseen in (
+            (sketch.maximum, sketch.maximum > rows.max(axis=0) + margin),
+            (sketch.minimum, sketch.minimum < rows.min(axis=0) - margin),
+        ):
+            away = np.maximum(away, np.where(unseen, np.abs(end - sketch.mean), 0.0))
+        products = np.outer(away, np.sqrt(sketch.variance)) / sketch.effective_count
+        return np.asarray(np.hypot(products, products.T))
 
     def box_counts(self, lower: ArrayLike, upper: ArrayLike) -> Estimate:
         """Total weight of the rows in boxes: their number, if rows have no weights.

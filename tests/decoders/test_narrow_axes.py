@@ -55,3 +55,39 @@ def test_narrow_components_of_few_complete_rows_are_not_too_narrow():
     with pytest.warns(UserWarning, match="narrow along some axes"):
         model = decode(sketch, 5, covariance_type="full")
     assert truth.score(heldout) - model.score(heldout) < 0.8
+
+
+@pytest.mark.parametrize(("covariance_type", "k"), [("tied", 2), ("full", 1)])
+def test_axes_as_narrow_as_a_fit_allows_are_warned_of(covariance_type, k):
+    """A feature that nearly follows from others: fits lost 2 nats to one Gaussian in silence."""
+    rng = np.random.default_rng(102)
+    x = rng.normal(size=(6000, 3))
+    x[:, 2] = x[:, 0] + x[:, 1] + 1e-3 * x[:, 2]
+    feature_map = design(x, n_components=k, covariance_type=covariance_type)
+    sketch = partial_sketch(x, feature_map)
+    with pytest.warns(UserWarning, match="narrow along some axes as variance_floor allows"):
+        decode(sketch, k, covariance_type=covariance_type)
+
+
+def test_a_constant_feature_is_no_narrow_axis():
+    x = np.random.default_rng(0).normal(size=(6000, 3))
+    x[:, 2] = 1.0
+    with pytest.warns(UserWarning, match="do not vary"):
+        feature_map = design(x, n_components=1, covariance_type="full")
+    decode(partial_sketch(x, feature_map), 1, covariance_type="full")
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_tied_matrix_is_widened_along_narrow_axes(seed):
+    """With a low floor, fits had variances of almost nothing, and lost up to 7e4 nats."""
+    rng = np.random.default_rng(100 + seed)
+    x = rng.normal(size=(12_000, 3))
+    x[:, 2] = x[:, 0] + x[:, 1] + 1e-3 * x[:, 2]
+    feature_map = design(x[:6000], n_components=2, covariance_type="tied", seed=seed)
+    sketch = partial_sketch(x[:6000], feature_map)
+    with pytest.warns(UserWarning, match="narrow along some axes"):
+        model = decode(sketch, 2, covariance_type="tied", variance_floor=1e-6, seed=seed)
+    rival = GaussianMixture(
+        np.ones(1), x[:6000].mean(axis=0)[None], np.cov(x[:6000].T)[None], covariance_type="full"
+    )
+    assert rival.score(x[6000:]) - model.score(x[6000:]) < 20.0

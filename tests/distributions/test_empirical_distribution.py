@@ -71,6 +71,20 @@ def test_covariances_have_the_exact_variances_of_the_sketch(distribution, rows, 
     assert deviations(Estimate(*(one[lower] for one in found)), truth) < 4.0
 
 
+@pytest.mark.parametrize("seed", [16, 33])
+def test_errors_of_covariances_know_of_rows_beyond_all_random_rows(seed):
+    """A far row of little weight is seldom a random row, and no other row shows its product."""
+    feature_map = design(np.random.default_rng(999).exponential(size=(5000, 2)), n_components=3)
+    rng = np.random.default_rng(seed)
+    x, weights = rng.exponential(size=(20_000, 2)), rng.lognormal(0.0, 0.7, 20_000)
+    sketch = partial_sketch(x, feature_map, weights, sample=8000, position=seed * 20_000)
+    assert (sketch.sample.rows.max(axis=0) < x.max(axis=0) - 1.0).any()
+    truth = np.cov(x.T, aweights=weights, ddof=0)[0, 1]
+    found = EmpiricalDistribution(sketch).covariance()
+    assert abs(found.value[0, 1] - truth) < 2.0 * found.standard_error[0, 1]
+    assert found.standard_error[0, 1] < 0.002
+
+
 def test_histograms_and_boxes_count_rows(distribution, rows):
     counts, edges = distribution.histogram("a", bins=8)
     truth, expected = np.histogram(rows[:, 0], 8)
