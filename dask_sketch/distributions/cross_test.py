@@ -83,7 +83,12 @@ def cross_test(units: Units, seed: int) -> CrossTest:
         scores = splits @ gram
         scores[np.abs(scores) < _ROUNDING * np.abs(gram).max()] = 0.0
         sides = tested & units.first, tested & ~units.first
-        p.append(_welch(scores, *sides, unequal=_has_unequal_sizes(units))[0])
+        # with the units of the direction, and of the side whose units vary more
+        whole = [np.broadcast_to(side, scores.shape) for side in (units.first, ~units.first)]
+        within = [_moments(scores, side)[1] for side in whole]
+        of_units = np.maximum(*within)
+        unequal = _has_unequal_sizes(units)
+        p.append(_welch(scores, *sides, unequal=unequal, of_units=of_units)[0])
     return CrossTest(_combined(np.concatenate(p)), len(splits), is_complete)
 
 
@@ -171,7 +176,12 @@ def _has_unequal_sizes(units: Units) -> bool:
 
 
 def _welch(
-    scores: Array, first: NDArray[np.bool_], second: NDArray[np.bool_], *, unequal: bool
+    scores: Array,
+    first: NDArray[np.bool_],
+    second: NDArray[np.bool_],
+    *,
+    unequal: bool,
+    of_units: Array | None = None,
 ) -> tuple[Array, Array]:
     """P-values of a larger and of a smaller mean of the first side, each of shape (n,).
 
@@ -183,16 +193,19 @@ def _welch(
         Members of the sides, bool, shape (n, n_units).
     unequal
         Whether the units of the sides have different sizes, and so different variances.
+    of_units
+        Variance of a unit, shape (n,), for sides whose units are equal: few units of rare values
+        often are by chance. By default that of the other side.
     """
-    means, variances, counts = [], [], []
-    for side in (first, second):
-        n = side.sum(axis=1)
-        mean = np.where(side, scores, 0.0).sum(axis=1) / n
-        apart = np.where(side, scores - mean[:, None], 0.0)
-        means.append(mean)
-        variances.append((apart**2).sum(axis=1) / (n - 1) / n)
-        counts.append(n)
-    gap, variance = means[0] - means[1], variances[0] + variances[1]
+    sides = first, second
+    counts = [side.sum(axis=1) for side in sides]
+    (mean, other), found = zip(*(_moments(scores, side) for side in sides), strict=True)
+    of_units = np.maximum(*found) if of_units is None else of_units
+    equal = (_ROUNDING * np.abs(scores).max()) ** 2
+    variances = [
+        np.where(each > equal, each, of_units) / n for each, n in zip(found, counts, strict=True)
+    ]
+    gap, variance = mean - other, variances[0] + variances[1]
     parts = sum(v**2 / (n - 1) for v, n in zip(variances, counts, strict=True))
     varies = parts > 0.0
     freedom = np.where(varies, variance**2 / np.where(varies, parts, 1.0), 1.0)
@@ -205,6 +218,14 @@ def _welch(
     differs = varies | (gap != 0.0)
     larger, smaller = stats.t.sf(t, freedom), stats.t.cdf(t, freedom)
     return np.where(differs, larger, 1.0), np.where(differs, smaller, 1.0)
+
+
+def _moments(scores: Array, side: NDArray[np.bool_]) -> tuple[Array, Array]:
+    """Means and variances of the scores of a side, each of shape (n,)."""
+    n = side.sum(axis=1)
+    mean = np.where(side, scores, 0.0).sum(axis=1) / n
+    apart = np.where(side, scores - mean[:, None], 0.0)
+    return mean, (apart**2).sum(axis=1) / (n - 1)
 
 
 def _combined(p: Array) -> float:
