@@ -40,7 +40,7 @@ from dask_sketch.validation.choices import (
     listed_types,
     uses_matrices,
 )
-from dask_sketch.validation.tables import feature_title
+from dask_sketch.validation.tables import warn_of_coarse_numbers
 from dask_sketch.validation.warn import warn_user
 
 # Up to this number there are ten frequencies for each parameter of latent classes, beyond it five.
@@ -55,7 +55,6 @@ _FEW_ROWS = 0.01  # weight in all of the components that do not decide the scale
 _MIXED = 0.1  # ratio of mean variances below which a likelier mixture is believed
 _PILOT_ROWS_PER_PARAMETER, _MIN_PILOT, _MAX_PILOT = 40, 5_000, 32_000
 _PILOT_VALUES = 4_000_000  # of all pilot rows together, unless there are fewer than _MIN_PILOT
-_COARSE = 0.01  # distance of neighbouring numbers of float64, in standard deviations of a feature
 
 
 def default_n_frequencies(
@@ -314,7 +313,7 @@ whitening, seed, dtype
     array([9., 9.])
     """
     _require_magnitudes(pilot, label, feature_names)
-    _warn_of_coarse_numbers(pilot, label, feature_names)
+    warn_of_coarse_numbers(pilot, pilot.std(axis=0), label, feature_names)
     d = pilot.shape[1]
     require_rank(covariance_type, d)
     if task == "comparison":
@@ -536,22 +535,6 @@ def _require_magnitudes(
         name = narrow[0] if feature_names is None else repr(feature_names[narrow[0]])
         problem = f"varies by {ranges[narrow[0]]:g} in feature {name}"
     raise InputError(f"{label} {problem}: no float64 holds the square. Use another unit.")
-
-
-def _warn_of_coarse_numbers(
-    rows: NDArray[np.float64], label: str, feature_names: tuple[str, ...] | None
-) -> None:
-    """Warn of values so far from zero that float64 rounds them by much of their variation."""
-    steps, deviations = np.spacing(np.abs(rows).max(axis=0)), rows.std(axis=0)
-    coarse = np.flatnonzero((np.ptp(rows, axis=0) > 0) & (steps > _COARSE * deviations))
-    if len(coarse):
-        first = int(coarse[0])
-        warn_user(
-            f"{label} has values near {rows[0, first]:.6g} in "
-            f"{feature_title(first, feature_names)}, where numbers of float64 are "
-            f"{steps[first]:g} apart, with a standard deviation of {deviations[first]:.3g}: they "
-            "are rounded. Subtract a constant in the type of the data first."
-        )
 
 
 def _component_variances(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dask_sketch.display.text import one_line
 from dask_sketch.errors import InputError, MergeError
 from dask_sketch.validation.arrays import FrozenDataclass, frozen, require_integer
-from dask_sketch.validation.tables import distinct_names
+from dask_sketch.validation.tables import distinct_names, warn_of_coarse_numbers
 
 Array = NDArray[np.float64]
 MAX_FEATURES = 5000  # of which all second moments are summed: they take 200 MB
@@ -128,6 +128,7 @@ class MomentGrid(FrozenDataclass):
         mean = scaled.sum(axis=0) / count
         away = np.where(finite, scaled - mean, 0.0)
         deviation = np.sqrt((away**2).sum(axis=0) / count) * largest
+        warn_of_coarse_numbers(x, deviation, "x", feature_names)
         # a feature that does not vary here may vary elsewhere, by a fraction of its value or, if
         # that is zero, like the others
         varies = deviation > 4.0 * np.finfo(np.float64).eps * largest

@@ -10,9 +10,12 @@ from numpy.typing import NDArray
 
 from dask_sketch.errors import InputError
 from dask_sketch.validation.arrays import package_of
+from dask_sketch.validation.warn import warn_user
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_COARSE = 0.01  # distance of neighbouring numbers of float64, in standard deviations of a feature
 
 
 def first_few(values: Iterable[object], n_shown: int = 6) -> str:
@@ -373,3 +376,34 @@ def distinct_names(value: Any, n_features: int) -> tuple[str, ...]:
     if len(names) != n_features:
         raise InputError(f"feature_names={value!r}: give {n_features} names, each once.")
     return names
+
+
+def warn_of_coarse_numbers(
+    rows: NDArray[np.float64],
+    deviations: NDArray[np.float64],
+    label: str,
+    feature_names: tuple[str, ...] | None,
+) -> None:
+    """Warn of values so far from zero that float64 rounds them by much of their variation.
+
+    Parameters
+    ----------
+    rows
+        Finite rows, shape (n, n_features).
+    deviations
+        Their standard deviations, shape (n_features,).
+    label
+        Name of the data, for the message.
+    feature_names
+        Names of the features, for the message.
+    """
+    steps = np.spacing(np.abs(rows).max(axis=0))
+    coarse = np.flatnonzero((np.ptp(rows, axis=0) > 0) & (steps > _COARSE * deviations))
+    if len(coarse):
+        first = int(coarse[0])
+        warn_user(
+            f"{label} has values near {rows[0, first]:.6g} in "
+            f"{feature_title(first, feature_names)}, where numbers of float64 are "
+            f"{steps[first]:g} apart, with a standard deviation of {deviations[first]:.3g}: they "
+            "are rounded. Subtract a constant in the type of the data first."
+        )

@@ -21,6 +21,15 @@ def test_default_n_columns():
     assert default_n_columns(50, 20) == 50
 
 
+@pytest.mark.parametrize("offset", [2**53, 2**57])
+def test_numbers_that_float64_rounds_are_warned_of(offset):
+    x = np.random.default_rng(0).integers(0, 50, (3000, 2)) + offset
+    with pytest.warns(UserWarning, match="float64 are"):
+        ds.second_moments(x)
+    with pytest.warns(UserWarning, match="float64 are"):
+        ds.design(x, task="pca")
+
+
 def test_specification_restores_the_grid():
     for grid in (GRID, MomentGrid([0.1], [2.0**-40], 1)):
         again = MomentGrid.from_spec(grid.spec)
