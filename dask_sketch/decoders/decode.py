@@ -404,7 +404,7 @@ def _warn_of_fit(problem: Problem, solution: Solution, non_default: Collection[s
         has_pilot = sketch.feature_map.pilot is not None
         only_sketch = sketch.sample is None and (has_pilot or has_matrices)
         if not (only_sketch and solution.unresolved == math.inf):  # the test knows no such loss
-            warn_of_overidentification(sketch, *test)
+            warn_of_overidentification(sketch, *test, searched=problem.method != "likelihood")
         if only_sketch:  # the test says more than the rivals
             weights, means, matrices = solution.weights, solution.means, solution.matrices
             if matrices is not None and not warn_of_narrow_features(

@@ -260,7 +260,7 @@ def is_suspect(sketch: Sketch, test: tuple[float, float, float] | None) -> bool:
 
 
 def warn_of_overidentification(
-    sketch: Sketch, statistic: float, freedom: float, deviation: float
+    sketch: Sketch, statistic: float, freedom: float, deviation: float, *, searched: bool = True
 ) -> None:
     """Warn if noise does not explain the residual of a fit that is weighted by its noise.
 
@@ -270,17 +270,21 @@ def warn_of_overidentification(
         Sketch that was decoded.
     statistic, freedom, deviation
         Overidentification statistic, its mean and its standard deviation for data of such a
-        mixture. A larger statistic costs ``(statistic - freedom) / 2n`` nats a sample to first
-        order.
+        mixture. A larger statistic costs at least ``(statistic - freedom) / 2n`` nats a sample to
+        first order.
+    searched
+        Whether the fit is of a search, so that replicates may find others. Those that start at the
+        mixture of the pilot rows are all alike.
     """
     if is_suspect(sketch, (statistic, freedom, deviation)):
         loss = 0.5 * (statistic - freedom) / sketch.effective_count
         warn_user(
             f"the mixture leaves an overidentification statistic of {statistic:,.0f}, where one of "
-            f"the data's distribution leaves {freedom:,.0f} ± {deviation:,.0f}: it is about "
-            f"{loss:.2g} nats a sample from the distribution, because the search stopped at a poor "
-            "minimum or the data is not such a mixture. Decode with replicates=5 or another number "
-            "of components, or sketch with sample=True where rows may be kept.",
+            f"the data's distribution leaves {freedom:,.0f} ± {deviation:,.0f}: it is at least "
+            f"about {loss:.2g} nats a sample from the distribution, because the search stopped at "
+            "a poor minimum or the data is not such a mixture. Decode "
+            f"{'with replicates=5 or ' if searched else ''}another number of components, or sketch "
+            "with sample=True where rows may be kept.",
         )
 
 
