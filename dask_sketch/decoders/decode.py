@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 import warnings
 from collections.abc import Callable, Collection
@@ -400,12 +399,10 @@ def _warn_of_fit(problem: Problem, solution: Solution, non_default: Collection[s
     if solution.factors is not None and (solution.score is None or problem.refine is not None):
         warn_of_lost_width(solution.factors, has_rows=solution.score is not None)
     if test is not None and solution.score is None:
+        warn_of_overidentification(sketch, *test, searched=problem.method != "likelihood")
         has_matrices = solution.matrices is not None
         has_pilot = sketch.feature_map.pilot is not None
-        only_sketch = sketch.sample is None and (has_pilot or has_matrices)
-        if not (only_sketch and solution.unresolved == math.inf):  # the test knows no such loss
-            warn_of_overidentification(sketch, *test, searched=problem.method != "likelihood")
-        if only_sketch:  # the test says more than the rivals
+        if sketch.sample is None and (has_pilot or has_matrices):  # it says more than the rivals
             weights, means, matrices = solution.weights, solution.means, solution.matrices
             if matrices is not None and not warn_of_narrow_features(
                 sketch, weights, means, matrices
