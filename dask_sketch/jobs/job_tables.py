@@ -363,7 +363,7 @@ class DriftTable(Table):
         ``"partition"``, or ``"run"`` if the partitions of one run depend on each other.
     strata
         ``"weekday"`` if days of the week differ: partitions are compared with partitions of the
-        same day of the week.
+        same day of the week, by the start of their runs in UTC.
     serial
         Whether successive runs depend on each other, such as nights with the same weather or
         season. It needs ``unit = "run"``, and as many runs as the level of the test requires.

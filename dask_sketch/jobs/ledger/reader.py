@@ -554,8 +554,8 @@ class LedgerReader:
         unit
             ``"partition"``, or ``"run"`` for partitions of one run that depend on each other.
         strata
-            ``"weekday"`` of the start of the run, or a function of the key of a partition; units of
-            one stratum are permuted only with each other. Runs do not take a function.
+            ``"weekday"`` of the start of the run in UTC, or a function of the key of a partition;
+            units of one stratum are permuted only with each other. Runs do not take a function.
         serial
             Whether successive runs depend on each other, such as nights with the same weather or
             season. It needs ``unit="run"``; see :func:`~dask_sketch.distributions.compare`.
@@ -621,7 +621,7 @@ class LedgerReader:
             ``"run"``; or ``"partition"`` if the partitions of one run do not depend on each other,
             so that changes are found in few runs.
         strata
-            ``"weekday"`` of the start of the run, if days of the week differ.
+            ``"weekday"`` of the start of the run in UTC, if days of the week differ.
         serial
             Whether successive runs depend on each other; see
             :func:`~dask_sketch.distributions.change_points`.
