@@ -25,6 +25,7 @@ from dask_sketch.sources.dataframe import feature_columns, frame_samples
 from dask_sketch.sources.group_labels import Groups, number_labels
 from dask_sketch.sources.samples import FilePart, Samples, StoredFiles, target_bytes
 from dask_sketch.storage.overwrite import path_exists
+from dask_sketch.storage.untrusted import with_time_limits
 from dask_sketch.validation.tables import common_dtype, first_few, require_numeric
 from dask_sketch.validation.warn import warn_user
 
@@ -363,7 +364,7 @@ def _find_files(
 ) -> tuple[fsspec.AbstractFileSystem, str, dict[str, int]]:
     """File system of a path, the path on it, and the sizes of its files, at least one."""
     try:
-        fs, location = fsspec.core.url_to_fs(path, **(storage_options or {}))
+        fs, location = fsspec.core.url_to_fs(path, **with_time_limits(path, storage_options))
         sizes = list_parquet_files(fs, location)
     except InputError:
         raise

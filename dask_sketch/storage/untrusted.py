@@ -38,6 +38,7 @@ _MAX_FOLDERS = 4096  # folders of a store that are remembered
 # one byte more than the limit, so that longer documents are noticed
 _WHOLE_DOCUMENT = RangeByteRequest(0, MAX_METADATA + 1)
 _PARTIAL, _MISSING = 206, 404  # status of an answer of HTTP
+_ANSWER_SECONDS = 60.0  # without an answer, or any byte of one, after which a server has stopped
 _PIECE = 2**20  # bytes of an answer that are read at once
 
 
@@ -206,6 +207,40 @@ def _local_root(store: Any) -> Path | None:
     return Path(store.path) if isinstance(files, LocalFileSystem) else None
 
 
+def with_time_limits(url: str, storage_options: dict[str, Any] | None) -> dict[str, Any]:
+    """Options of the file system of a URL, for HTTP with limits of the time without an answer.
+
+    By default, a client gives a server five minutes for a whole answer: too little for a large
+    file, and too much for a server that stopped in the middle of one.
+
+    Parameters
+    ----------
+    url
+        Path or URL.
+    storage_options
+        Options of the user. A number as ``client_kwargs["timeout"]`` is the limit in seconds.
+
+    Examples
+    --------
+    >>> options = with_time_limits("https://a.org/x.zarr", {"client_kwargs": {"timeout": 20}})
+    >>> options["client_kwargs"]["timeout"].sock_read
+    20
+    >>> with_time_limits("x.zarr", None)
+    {}
+    """
+    options = dict(storage_options or {})
+    client = dict(options.get("client_kwargs") or {})
+    seconds = client.get("timeout", _ANSWER_SECONDS)
+    if not str(url).startswith(("http://", "https://")) or not isinstance(seconds, (int, float)):
+        return options
+    try:
+        from aiohttp import ClientTimeout
+    except ImportError:  # fsspec says what to install
+        return options
+    client["timeout"] = ClientTimeout(total=None, sock_connect=seconds, sock_read=seconds)
+    return options | {"client_kwargs": client}
+
+
 def guarded(store: Any, storage_options: dict[str, Any] | None = None) -> Any:
     """Wrap a store in a :class:`GuardedStore`.
 
@@ -228,7 +263,8 @@ def guarded(store: Any, storage_options: dict[str, Any] | None = None) -> Any:
     if isinstance(store, dict):
         return GuardedStore(MemoryStore(store, read_only=True))
     if isinstance(store, str) and ("://" in store or "::" in store):
-        opened = FsspecStore.from_url(store, storage_options=storage_options, read_only=True)
+        options = with_time_limits(store, storage_options)
+        opened = FsspecStore.from_url(store, storage_options=options, read_only=True)
         protocols = opened.fs.protocol
         names = {protocols} if isinstance(protocols, str) else set(protocols)
         is_http = bool(names & {"http", "https"})

@@ -54,6 +54,10 @@ class Handler(BaseHTTPRequestHandler):
         if self.command == "HEAD":
             return
         with contextlib.suppress(ConnectionError):
+            if self.server.mode == "stops" and path.name != "zarr.json":
+                self.wfile.write(content[: len(content) // 2])
+                self.server.stopped.wait(60.0)
+                return
             self.wfile.write(content)
             while flood and self.server.sent < LARGE:
                 self.server.sent += self.wfile.write(bytes(2**20))
@@ -64,9 +68,11 @@ def serve(tmp_path):
     """Start a server of a folder in this process."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.folder, server.mode, server.sent, server.ranges = tmp_path, "ranges", 0, []
+        server.stopped = threading.Event()
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield server
+        server.stopped.set()
         server.shutdown()
         thread.join()
 
@@ -130,3 +136,15 @@ def test_a_server_that_never_answers_is_named():
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/x.zarr"
         with pytest.raises(InputError, match=r"x\.zarr'.*in time.*storage_options"):
             ds.open_samples(url, storage_options=limit)
+
+
+@pytest.mark.parametrize("name", ["x.zarr", "x.parquet"])
+def test_a_server_that_stops_in_the_middle_is_given_up(serve, name, tmp_path):
+    store(tmp_path, chunks=(400, 2))
+    pd.DataFrame(X, columns=["a", "b"]).to_parquet(tmp_path / "x.parquet")
+    url = f"http://127.0.0.1:{serve.server_address[1]}/{name}"
+    limit = {"client_kwargs": {"timeout": 0.5}}  # seconds
+    samples = ds.open_samples(url, storage_options=limit)
+    serve.mode = "stops"
+    with pytest.raises(ChunkError, match=f"{name}.*Timeout"):
+        ds.sketch(samples, ds.FeatureMap(2, 20, scale=1.0)).compute(scheduler="sync")
