@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dask_sketch.decoders.expected_loss import sampling_losses
 from dask_sketch.decoders.unusual_rows import more_rows
-from dask_sketch.features.pilot import WARNED_SAMPLING_LOSS
+from dask_sketch.features.pilot import WARNED_SAMPLING_LOSS, Pilot
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.warn import warn_user
 
@@ -34,7 +34,7 @@ def warn_of_few_pilot_rows(sketch: Sketch) -> None:
         )
 
 
-def warn_of_few_clustered(sketch: Sketch, n_components: int, n_rows: int) -> bool:
+def warn_of_few_clustered(sketch: Sketch, n_components: int, pilot: Pilot) -> bool:
     """Warn of centroids from so few pilot rows that their error on other rows is clearly larger.
 
     Parameters
@@ -43,14 +43,15 @@ def warn_of_few_clustered(sketch: Sketch, n_components: int, n_rows: int) -> boo
         Sketch that was decoded.
     n_components
         Number of centroids.
-    n_rows
-        Number of pilot rows.
+    pilot
+        Record of the pilot rows, which were clustered.
     """
-    ratio = 1.0 + n_components / n_rows
+    ratio = 1.0 + max(n_components / pilot.n_rows, pilot.clusters_excess)
     if ratio > _WARNED_CLUSTERS:
         warn_user(
-            f"the centroids were found on {n_rows:,} pilot rows, so few for n_components="
-            f"{n_components} that their mean squared error on all rows is about {ratio:.2f} times "
-            f"the smallest. {more_rows(sketch, n_rows)}"
+            f"the centroids were found on {pilot.n_rows:,} pilot rows, so few for n_components="
+            f"{n_components}, or for the far rows of the data, that their mean squared error on "
+            f"all rows is about {ratio:.2f} times the smallest, or more. polish(model, x) takes "
+            f"all rows. {more_rows(sketch, pilot.n_rows)}"
         )
     return ratio > _WARNED_CLUSTERS

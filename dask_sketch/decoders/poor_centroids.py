@@ -63,7 +63,7 @@ def _warn_of_centroids_without_rows(sketch: Sketch, means: Array) -> bool:
     record, clusters = sketch.feature_map.pilot, pilot_clusters(sketch, len(means))
     if record is not None and clusters is not None and np.isin(means, clusters.centers).all():
         if record.n_rows < sketch.count:  # else they are the centroids of all rows
-            warned = warn_of_few_clustered(sketch, len(means), record.n_rows)
+            warned = warn_of_few_clustered(sketch, len(means), record)
             if not (warned or warn_of_outliers(sketch, means)):
                 warn_of_unlike_rows(sketch, None)
         return True

@@ -14,7 +14,13 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from dask_sketch.errors import InputError
-from dask_sketch.models.clusters import Clusters, one_thread, random_state, spherical_kmeans
+from dask_sketch.models.clusters import (
+    Clusters,
+    excess_on_others,
+    one_thread,
+    random_state,
+    spherical_kmeans,
+)
 from dask_sketch.models.covariances import Components, Covariances, Moments
 from dask_sketch.models.density import RowDensity
 from dask_sketch.models.missing_values import (
@@ -108,6 +114,8 @@ class Pilot:
         Empirical characteristic function of the rows less the center of the map, shape
         (n_frequencies,), complex128, rounded to 127ths: shows data that is unlike the pilot rows.
         None if some rows have missing values, and for maps with categories.
+    clusters_excess
+        Estimated excess of the mean squared error of the clusters on other rows, as a fraction.
     """
 
     n_rows: int
@@ -117,6 +125,7 @@ class Pilot:
     sampling_loss: float = 0.0
     clusters: Clusters | None = None
     characteristic: Complex | None = None
+    clusters_excess: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
         """All values, for JSON; clusters and characteristic function only where there are some."""
@@ -142,7 +151,7 @@ class Pilot:
                 "weights": parts.weights.tolist(),
                 "centers": parts.centers.tolist(),
                 "inertia": parts.inertia,
-            }
+            } | ({"excess": self.clusters_excess} if self.clusters_excess else {})
         if self.characteristic is not None:
             steps = np.rint(_STEPS * self.characteristic.view(np.float64)).astype(np.int8)
             out["characteristic"] = base64.b64encode(steps.tobytes()).decode()
@@ -175,8 +184,9 @@ class Pilot:
         """
         try:
             stored, mixture = values["mixture"], None
-            parts, clusters = values.get("clusters"), None
+            parts, clusters, excess = values.get("clusters"), None, 0.0
             if parts is not None:
+                excess = float(parts.get("excess", 0.0))
                 centers, weights = _numbers(parts["centers"]), _numbers(parts["weights"])
                 clusters = Clusters(centers, weights, float(parts["inertia"]))
             if stored is not None:
@@ -195,6 +205,7 @@ class Pilot:
                 float(values.get("sampling_loss", 0.0)),
                 clusters,
                 _characteristic(values.get("characteristic")),
+                excess,
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(
@@ -224,11 +235,10 @@ class Pilot:
                     f"pilot has an array of shape {array.shape}: give finite numbers of shape "
                     f"{shape}."
                 )
-        if not (np.isfinite(out.sampling_loss) and out.sampling_loss >= 0):
-            raise InputError(
-                f"pilot has sampling_loss={out.sampling_loss!r}: give a number that is not "
-                "negative."
-            )
+        losses = {"sampling_loss": out.sampling_loss, "excess": out.clusters_excess}
+        for name, loss in losses.items():
+            if not (np.isfinite(loss) and loss >= 0):
+                raise InputError(f"pilot has {name}={loss!r}: give a number that is not negative.")
         if (out.variance < 0).any() or (
             pilot_mixture is not None and (pilot_mixture.variances <= 0).any()
         ):
@@ -423,8 +433,9 @@ def record_pilot(
     variance = rows.var(axis=0)
     varies = np.ptp(rows, axis=0) > 0
     gaussian = float(-0.5 * (np.log(2 * np.pi * variance[varies]) + 1.0).sum())
+    excess = 0.0 if clusters is None else excess_on_others(rows, len(clusters.weights), seed)
     if rough is None:
-        return Pilot(len(rows), variance, gaussian, clusters=clusters)
+        return Pilot(len(rows), variance, gaussian, clusters=clusters, clusters_excess=excess)
     x, k = rows[:, varies], len(rough.weights)
     mixture = fit_mixture(
         x,
@@ -439,7 +450,7 @@ def record_pilot(
     best = PilotMixture(mixture.weights, mixture.means, mixture.covariances, mixture.log_likelihood)
     return Pilot(
         len(rows), variance, gaussian, _with_constants(rows, best), _sampling_loss(x, best, seed),
-        clusters,
+        clusters, clusters_excess=excess,
     )  # fmt: skip
 
 

@@ -92,8 +92,10 @@ def test_the_record_has_centroids_of_a_map_for_centroids():
     again = Pilot.from_dict(pilot.as_dict(), 2)
     np.testing.assert_array_equal(again.clusters.centers, pilot.clusters.centers)
     assert again.checksum == pilot.checksum
+    assert again.clusters_excess == pilot.clusters_excess > 0.0
     assert "clusters" not in design_from_pilot(rows, n_components=3).pilot.as_dict()
-    for change in ({"weights": [1.0, 1.0, 1.0]}, {"centers": [[0.0, 1.0]]}, {"inertia": None}):
+    for change in ({"weights": [1.0, 1.0, 1.0]}, {"centers": [[0.0, 1.0]]}, {"inertia": None},
+                   {"excess": -1.0}, {"excess": float("nan")}):  # fmt: skip
         clusters = pilot.as_dict()["clusters"] | change
         with pytest.raises(InputError, match="pilot"):
             Pilot.from_dict(pilot.as_dict() | {"clusters": clusters}, 2)

@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import minimize
 
 from dask_sketch.errors import InputError
-from dask_sketch.models.clusters import kmeans, kmedians, spherical_kmeans
+from dask_sketch.models.clusters import excess_on_others, kmeans, kmedians, spherical_kmeans
 
 
 def clusters(n=600, k=6, d=3):
@@ -122,3 +122,23 @@ def test_spherical_kmeans_is_the_best_of_all_partitions():
     np.testing.assert_allclose(np.linalg.norm(found.centers, axis=1), 1.0)
     with pytest.raises(InputError, match="row 1 at the origin"):
         spherical_kmeans(points, starts=[np.array([[1.0, 0.0], [0.0, 0.0]])])
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e8])
+def test_the_excess_on_other_points_is_that_of_other_points(offset):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40_000, 4))
+    few = kmeans(x[:2000], 40, n_starts=1)
+    many = kmeans(x, 40, n_starts=1)
+    squares = ((x[:, None] - few.centers) ** 2).sum(axis=2).min(axis=1)
+    truth = squares.mean() / many.inertia - 1.0
+    assert excess_on_others(x[:2000] + offset, 40) == pytest.approx(truth, rel=0.4)
+    assert excess_on_others(x[:60], 40) == 0.0
+    assert excess_on_others(np.ones((90, 2)), 1) == 0.0
+
+
+def test_the_excess_of_far_points_is_large():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(5000, 5))
+    x[rng.random(5000) < 0.005] *= 200.0
+    assert excess_on_others(x, 20) > 0.2
