@@ -45,8 +45,9 @@ from dask_sketch.validation.warn import warn_user
 # Arguments that make a method other than "likelihood" the default, or take the place of a method.
 _NOT_DEFAULT = ("method", "start", "bounds", "covariance", "device", "merge")
 _MAX_RATIO = 1e3  # of the standard deviations of features that have one variance
-# Rows without missing values, in all and for each parameter, below which they are not used.
-_COMPLETE_ROWS, _ROWS_PER_PARAMETER = 1000, 5
+# Rows without missing values, in all or as a part of the rows, and for each parameter, below which
+# they are not used.
+_COMPLETE_ROWS, _COMPLETE_PART, _ROWS_PER_PARAMETER = 1000, 0.5, 5
 _ROWS_PER_COMPONENT = 4  # of the sample, so that maximum likelihood is the default
 
 
@@ -354,8 +355,8 @@ def without_few_rows(
     full = (d + 1) / 2 if uses_matrices(covariance_type) else 1
     rank = rank_of(covariance_type)
     each = int(1 + d + d * (full if rank is None else 1 + rank))
-    enough = len(sketch.sample) >= max(_COMPLETE_ROWS, _ROWS_PER_PARAMETER * k * each)
-    return sketch if enough else sketch.without_sample()
+    few = min(_COMPLETE_ROWS, _COMPLETE_PART * sketch.count), _ROWS_PER_PARAMETER * k * each
+    return sketch if len(sketch.sample) >= max(few) else sketch.without_sample()
 
 
 def require_content(sketch: Any) -> None:

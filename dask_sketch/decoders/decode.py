@@ -42,7 +42,7 @@ from dask_sketch.decoders.replicates import (
 from dask_sketch.decoders.search import expected_seconds
 from dask_sketch.decoders.starts import FAMILIES
 from dask_sketch.decoders.unseen_pairs import warn_of_unseen_pairs
-from dask_sketch.decoders.unusual_rows import warn_of_few_samples
+from dask_sketch.decoders.unusual_rows import rows_remedy, warn_of_few_samples
 from dask_sketch.errors import DecodeError
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.clusters import unit_centers
@@ -407,7 +407,7 @@ def _warn_of_fit(problem: Problem, solution: Solution, non_default: Collection[s
             if matrices is not None and not warn_of_narrow_features(
                 sketch, weights, means, matrices
             ):
-                warn_of_narrow_axes(solution.unresolved)
+                warn_of_narrow_axes(solution.unresolved, rows_remedy(sketch))
             return
     if solution.shapes is None:
         warn_of_poor_centroids(sketch, solution.means, non_default)
@@ -417,6 +417,7 @@ def _warn_of_fit(problem: Problem, solution: Solution, non_default: Collection[s
         solution.noise_level, non_default,
         compared=solution.score is not None, regularized=solution.message.endswith(REGULARIZED),
         restricted=_restricted(problem) if solution.score is not None else None,
+        is_diagonal=solution.matrices is None and _restricted(problem) is None,
     )  # fmt: skip
 
 

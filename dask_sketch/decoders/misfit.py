@@ -19,6 +19,7 @@ from dask_sketch.decoders.unlike_pilot import warn_of_unlike_rows
 from dask_sketch.decoders.unusual_rows import (
     counted_rows,
     more_rows,
+    rows_remedy,
     warn_of_combinations,
     warn_of_dependence,
     warn_of_few_values,
@@ -158,6 +159,7 @@ def warn_of_misfit(
     compared: bool = False,
     regularized: bool = False,
     restricted: str | None = None,
+    is_diagonal: bool = True,
 ) -> None:
     """Warn if a simpler mixture is better for the random rows, or for the pilot rows.
 
@@ -183,6 +185,8 @@ def warn_of_misfit(
     restricted
         Covariance type of a mixture of greatest likelihood with fewer covariances than the mixture
         of the pilot rows, ``"tied"`` or ``"spherical"``; None for another one.
+    is_diagonal
+        Whether each component has a variance of its own in each feature.
     """
     if sketch.privacy is not None:
         return
@@ -196,12 +200,16 @@ def warn_of_misfit(
     warn_of_narrow_components(sketch, *mixture, WARNED_NATS)
     warn_of_dependence(sketch, weights, variances)
     if pilot is not None or has_rows(sketch, k):
-        remedy = remedy_of(sketch, k, non_default_arguments, has_pilot=pilot is not None)
+        remedy = remedy_of(
+            sketch, k, non_default_arguments, has_pilot=pilot is not None, is_diagonal=is_diagonal
+        )
         rival = _compared(mixture, pilot, *rows_to_compare(sketch, k, pilot))
         if rival is not None:
             _warn_of_mixture(sketch, mixture, rival, cost, noise_level, remedy, restricted)
     elif not regularized:
-        _warn_without_rival(sketch, mixture, cost, noise_level, non_default_arguments, compared)
+        remedy = remedy_of(sketch, k, non_default_arguments, is_diagonal=is_diagonal)
+        is_bound = not _CONSTRAINING.isdisjoint(non_default_arguments)
+        _warn_without_rival(sketch, mixture, cost, noise_level, remedy, compared, is_bound)
 
 
 def _warn_of_rows_beside_pilot(
@@ -221,22 +229,22 @@ def _warn_without_rival(
     mixture: tuple[Array, Array, Array],
     cost: float,
     noise_level: float,
-    non_default_arguments: Collection[str],
+    remedy: str,
     compared: bool,
+    is_bound: bool,
 ) -> None:
     """Warn of a poor mixture by its cost, range and moments, where there is no rival for it."""
     weights, means, variances = mixture
     alone, warned = sketch.sample is None, False
     energy = float(np.vdot(sketch.z, sketch.z).real)
     if not compared or (alone and cost > _CONTRADICTED * energy):
-        remedy = remedy_of(sketch, len(weights), non_default_arguments)
         warned = _warn_of_cost(sketch, cost, noise_level, remedy)
     elif cost > _EXPLAINED * noise_level:
         warn_of_few_pilot_rows(sketch)
-    diagonal, remedy = (weights, means, _diagonals(variances)), _map_remedy(sketch)
-    warned |= warn_of_range(sketch, *diagonal, _OUT_OF_RANGE, remedy)
-    if not (warned or compared or _CONSTRAINING.intersection(non_default_arguments)):
-        warned = _warn_of_moments(sketch, *diagonal, remedy)
+    diagonal, of_map = (weights, means, _diagonals(variances)), _map_remedy(sketch)
+    warned |= warn_of_range(sketch, *diagonal, _OUT_OF_RANGE, of_map)
+    if not (warned or compared or is_bound):
+        warned = _warn_of_moments(sketch, *diagonal, of_map)
     if alone and not warned:
         warn_of_unlike_rows(sketch, mixture)
 
@@ -283,8 +291,8 @@ def warn_of_overidentification(
             f"the data's distribution leaves {freedom:,.0f} ± {deviation:,.0f}: it is at least "
             f"about {loss:.2g} nats a sample from the distribution, because the search stopped at "
             "a poor minimum or the data is not such a mixture. Decode "
-            f"{'with replicates=5 or ' if searched else ''}another number of components, or sketch "
-            "with sample=True where rows may be kept.",
+            f"{'with replicates=5 or ' if searched else ''}another number of components, or "
+            f"{rows_remedy(sketch)}.",
         )
 
 
@@ -327,10 +335,10 @@ def warn_of_narrow_features(sketch: Sketch, weights: Array, means: Array, matric
     if warned:
         warn_user(
             f"the mixture is at least {losses[worst]:.2g} nats a sample below EM on the pilot "
-            f"rows, by {feature_title(worst, sketch.feature_map.feature_names)} alone: many rows "
-            "share values there, and frequencies do not show how narrow such components are. "
+            f"rows, by {feature_title(worst, sketch.feature_map.feature_names)} alone: components "
+            "are narrow there, or many rows share values, and frequencies do not show how narrow. "
             "Decode covariance_type='diag', leave out such features or state them as categories, "
-            "or sketch with sample=True where rows may be kept."
+            f"or {rows_remedy(sketch)}."
         )
     return warned
 
@@ -540,6 +548,7 @@ def remedy_of(
     result: str = "mixture",
     *,
     has_pilot: bool = False,
+    is_diagonal: bool = True,
 ) -> str:
     """Advice for a model that a rival beats: first the defaults of :func:`dask_sketch.decode`.
 
@@ -555,6 +564,8 @@ def remedy_of(
         ``"mixture"`` or ``"centroids"``.
     has_pilot
         Whether the feature map has pilot rows of the same data.
+    is_diagonal
+        Whether each component has a variance of its own in each feature.
     """
     steps = []
     if sketch.sample is not None or has_pilot:
@@ -574,7 +585,8 @@ def remedy_of(
             "Sketch with sample=True where rows may be kept; otherwise design the feature map with "
             f"task='clustering' and n_components={n_components}."
         )
-    return first + (
-        "Sketch with sample=True where rows may be kept; otherwise take four times the frequencies "
-        "and method='density'."
-    )
+    otherwise = "take four times the frequencies and method='density'"
+    if not is_diagonal:  # which densities are not
+        otherwise = "decode covariance_type='diag', or another number of components"
+    remedy = rows_remedy(sketch)
+    return f"{first}{remedy[0].upper()}{remedy[1:]}; otherwise {otherwise}."

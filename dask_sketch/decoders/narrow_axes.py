@@ -129,26 +129,27 @@ def widened_atoms(
     return wider, np.inf if on_bound else found.loss
 
 
-def warn_of_narrow_axes(loss: float) -> None:
+def warn_of_narrow_axes(loss: float, remedy: str) -> None:
     """Warn of a mixture whose widths along some axes are hardly known.
 
     Parameters
     ----------
     loss
         Expected loss of :func:`widened`; infinite for components as narrow as a fit allows.
+    remedy
+        Advice by which random rows take part in a fit, as a clause.
     """
     if loss == np.inf:
         warn_user(
             "components are as narrow along some axes as variance_floor allows, and may be far "
             "narrower, which frequencies do not show: some features nearly follow from others, or "
-            "many rows share values. The mixture may be several nats a sample less likely than one "
-            "Gaussian. Leave out such features; sketch with sample=True where rows may be kept; or "
-            "decode covariance_type='diag'."
+            "many rows share values. The mixture may be far less likely than one Gaussian, and "
+            "imputed values far from it. Leave out such features; "
+            f"{remedy}; or decode covariance_type='diag'."
         )
     elif loss > _LARGE:
         warn_user(
             "components are so narrow along some axes that the sketch hardly tells their widths: "
             f"the mixture is expected to lose {loss:.1g} nats a sample or more. Sketch more "
-            "rows or frequencies, with sample=True where rows may be kept and few values are "
-            "missing; or decode covariance_type='diag'."
+            f"rows or frequencies; {remedy}; or decode covariance_type='diag'."
         )

@@ -192,6 +192,22 @@ def more_rows(sketch: Sketch, n_pilot: int) -> str:
     return f"Sketch with sample=True where rows may be kept; otherwise {more}"
 
 
+def rows_remedy(sketch: Sketch) -> str:
+    """Advice by which random rows take part in a fit, as a clause.
+
+    Random rows of data with missing values are the complete ones, which are kept by default, and
+    take no part where they are few.
+
+    Parameters
+    ----------
+    sketch
+        Sketch whose fit has no random rows.
+    """
+    if sketch.missing is not None:
+        return "leave out features of few values, so that more rows are complete"
+    return "sketch with sample=True where rows may be kept"
+
+
 def _unseen_squares(sketch: Sketch, feature: int, center: float) -> float:
     """Mean square about a point that the random rows lack, above chance: of rows of any weight."""
     sample = sketch.sample

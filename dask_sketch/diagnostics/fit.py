@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dask_sketch.decoders.efficient import Overidentification
 from dask_sketch.decoders.misfit import SUSPECT
+from dask_sketch.decoders.unusual_rows import rows_remedy
 from dask_sketch.diagnostics.degenerate_components import (
     at_boundary,
     at_floor,
@@ -136,9 +137,13 @@ def _mixture_findings(fit: FitDiagnostics, at: Linearization) -> dict[str, str]:
                 "or the model was decoded from other data; it is the likeliest model that was "
                 "found for its own data. Decode more components for a closer fit."
                 if fit.is_likeliest
-                else "or the decoder stopped at a poor minimum. A sketch with sample=True decodes "
-                "to the likeliest mixture even so. Where rows must not be kept, give more "
-                "components, or method='density' with four times the frequencies."
+                else "or the decoder stopped at a poor minimum. To decode the likeliest mixture "
+                f"even so, {fit.rows_remedy}. Otherwise give more components, or "
+                + (
+                    "method='density' with four times the frequencies."
+                    if fit.covariance_type == "diag"
+                    else "covariance_type='diag'."
+                )
             )
         )
     elif fit.overidentification is not None and fit.overidentification.excess > SUSPECT:
@@ -151,8 +156,7 @@ def _mixture_findings(fit: FitDiagnostics, at: Linearization) -> dict[str, str]:
                 "Decode more components for a closer fit."
                 if fit.is_likeliest
                 else "a rare component is missing, or the data is not such a mixture. Decode with "
-                "replicates=5 or another number of components, or sketch with sample=True where "
-                "rows may be kept."
+                f"replicates=5 or another number of components, or {fit.rows_remedy}."
             )
         )
     smallest_gain = max(_UNFINISHED[0] * fit.cost, _UNFINISHED[1] * fit.noise_level)
@@ -208,11 +212,13 @@ def _unresolved(fit: FitDiagnostics, at: Linearization) -> str:
         )
     features = "features" if len(poor) > 1 else "feature"
     remedy = "Decode with refine='efficient', which recovers most of the precision, or sketch"
+    better = "more frequencies"
+    if not fit.is_designed:
+        better = "a map of design(), which finds a scale for each feature"
     return text + (
         f"The variances of {features} {_listed(map(str, poor))} are poorly resolved: components "
         f"are {_range(fit.feature_widths[poor])} times as wide there as the frequencies expect. "
-        f"{'Sketch' if fit.is_weighted else remedy} with a map of design(), which finds a scale "
-        "for each feature."
+        f"{'Sketch' if fit.is_weighted else remedy} with {better}."
     )
 
 
@@ -300,6 +306,12 @@ class FitDiagnostics:
         Comparison of complete rows with incomplete rows; None without missing values.
     theory
         Quantities of the theory of compressive learning; None unless ``theory=True``.
+    covariance_type
+        Type of the covariances; None for centroids.
+    is_designed
+        Whether the feature map was designed from pilot rows, which gave the scale of each feature.
+    rows_remedy
+        Advice by which random rows take part in a fit, as a clause.
     """
 
     cost: float
@@ -320,6 +332,9 @@ class FitDiagnostics:
     overidentification: Overidentification | None = None
     missingness: Missingness | None = None
     theory: Guarantees | None = None
+    covariance_type: str | None = None
+    is_designed: bool = False
+    rows_remedy: str = ""
 
     @property
     def cost_ratio(self) -> float:
@@ -555,6 +570,9 @@ def _measured(
         is_weighted=isinstance(model, GaussianMixture) and uses_matrices(model.covariance_type),
         overidentification=test,
         missingness=compare_incomplete(model, sketch),
+        covariance_type=getattr(model, "covariance_type", None),
+        is_designed=sketch.feature_map.pilot is not None,
+        rows_remedy=rows_remedy(sketch),
     )
 
 

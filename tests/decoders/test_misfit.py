@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 import pytest
 
-from dask_sketch import FeatureMap, decode, design, partial_sketch, polish, sketch
+from dask_sketch import FeatureMap, decode, design, diagnose, partial_sketch, polish, sketch
 from dask_sketch.decoders.arguments import non_default_arguments
 from dask_sketch.decoders.misfit import WARNED_NATS, warn_of_misfit
 from dask_sketch.features import fit_pilot
@@ -97,6 +97,16 @@ def test_the_advice_is_no_argument_that_was_given(
     (message,) = messages
     assert advised in message
     assert not_advised not in message
+
+
+@pytest.mark.parametrize("covariance_type", ["full", "tied", "spherical"])
+def test_no_density_is_advised_for_covariances_that_it_has_not(covariance_type):
+    x = skewed()
+    found = sketch(x, design(x, n_components=2), sample=False)
+    model, messages = caught(lambda: decode(found, 2, covariance_type=covariance_type))
+    advice = " ".join([*messages, *diagnose(model, found).findings.values()])
+    assert "covariance_type='diag'" in advice
+    assert "method='density'" not in advice
 
 
 @pytest.mark.slow

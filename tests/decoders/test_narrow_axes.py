@@ -39,9 +39,9 @@ def test_narrow_axes_have_the_mean_of_the_variances_that_are_likely(variance):
 
 
 def test_a_large_loss_is_warned_of():
-    warn_of_narrow_axes(0.01)
-    with pytest.warns(UserWarning, match=r"0\.2 nats"):
-        warn_of_narrow_axes(0.2)
+    warn_of_narrow_axes(0.01, "sketch more")
+    with pytest.warns(UserWarning, match=r"0\.2 nats.*; sketch more;"):
+        warn_of_narrow_axes(0.2, "sketch more")
 
 
 def test_narrow_components_of_few_complete_rows_are_not_too_narrow():

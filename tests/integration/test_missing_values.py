@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import cache
 
 import dask.array as da
@@ -142,6 +143,28 @@ def test_a_few_complete_rows_do_not_decide():
 
 
 @pytest.mark.slow
+def test_complete_rows_that_are_most_rows_decide_however_few():
+    y = with_missing("independent", 0.05, 1000)
+    sketch = ds.sketch(y, ds.design(y, n_components=2, nan_policy="available"),
+                       nan_policy="available")  # fmt: skip
+    assert 500 < len(sketch.sample) < 1000
+    assert ds.decode(sketch, 2).decoding.method == "likelihood"
+    assert ds.decode(sketch, 2).decoding.score is not None
+
+
+def test_rows_that_are_kept_are_not_advised():
+    y = np.exp(with_missing("independent", 0.6, 10_000))
+    feature_map = ds.design(y, n_components=2, nan_policy="available")
+    sketch = ds.sketch(y, feature_map, nan_policy="available")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = ds.decode(sketch, 2, covariance_type="full")
+    advice = [str(warning.message) for warning in caught]
+    advice += ds.diagnose(model, sketch).findings.values()
+    assert "more rows are complete" in " ".join(advice)
+    assert "sample=True" not in " ".join(advice)
+
+
 def test_the_statistic_of_a_refined_fit_is_that_of_its_freedom():
     big = ds.FeatureMap(
         D,
