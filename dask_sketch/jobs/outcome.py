@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import fsspec
 import numpy as np
 
 from dask_sketch.diagnostics.drift import Drift
@@ -32,6 +33,7 @@ from dask_sketch.storage.artifact import OUTPUT
 from dask_sketch.storage.overwrite import (
     OccupiedError,
     local_path,
+    path_exists,
     require_writable,
     require_writable_page,
 )
@@ -392,6 +394,24 @@ def require_outputs(job: Job, *, has_ledger: bool) -> None:
         assert page is not None  # job files accept no URL for the report
         with _named("report"):
             require_writable_page(page, mark=f"{COMMAND} ")
+
+
+def earlier_output(job: Job) -> str | None:
+    """Path of the sketch or of a model that an earlier run of the job wrote; None without one.
+
+    Parameters
+    ----------
+    job
+        Job.
+    """
+    total = sketch_path(job)
+    outputs = [] if total is None else [total]
+    outputs += [(path, options) for _, path, options in model_paths(job)]
+    for path, options in outputs:
+        fs, location = fsspec.core.url_to_fs(path, **(options or {}))
+        if path_exists(fs, location):
+            return path
+    return None
 
 
 def _is_output(attributes: Mapping[str, Any], kinds: frozenset[str], *, has_ledger: bool) -> bool:

@@ -51,6 +51,7 @@ from dask_sketch.jobs.outcome import (
     DONE,
     INCOMPLETE,
     Outcome,
+    earlier_output,
     missing_fractions,
     model_paths,
     require_outputs,
@@ -191,6 +192,15 @@ def _require_extras(job: Job) -> None:
         )
 
 
+def _of_another_ledger(output: str) -> str:
+    """Note of a first run that replaces the output of an earlier one."""
+    return (
+        f"The ledger is new, though {output} exists: partitions that were forgotten in another "
+        "ledger are read again, and the feature map was designed from all partitions. Remove their "
+        "files and start anew, or forget them in this ledger, too."
+    )
+
+
 @dataclass
 class _Run:
     """Steps of one run."""
@@ -213,7 +223,9 @@ class _Run:
             require_score(self.job, sources)
             # refuse the run before a feature map is designed, which reads samples
             plan_run(self.job, sources, _compare(sources, ledger), ledger)
+        replaced = None
         if ledger is None:
+            replaced = earlier_output(self.job)
             with self._step("design"):
                 ledger = self._create(sources)
         with ledger.lock(self.job.limits.stale_lock) as lock:
@@ -239,6 +251,8 @@ class _Run:
                 self.job, ledger, self._step, self.progress, self.log, names, n_read=read,
                 n_tried=len(tried),
             )  # fmt: skip
+            if replaced is not None:
+                results.notes.append(_of_another_ledger(replaced))
             outcome = replace(
                 self._outcome(ledger, changes, quarantined, results, damage), started=started
             )

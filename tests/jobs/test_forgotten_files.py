@@ -103,3 +103,14 @@ def test_the_sketch_of_a_forgotten_file_leaves_the_total(make_place: Make) -> No
     (only,) = (sketch for _, sketch in ledger.sketches(["other/b.parquet"]))
     assert ledger.total(sample=False).count == 400
     assert digest_of(ledger.total()) == digest_of(only)
+
+
+def test_a_new_ledger_beside_earlier_outputs_is_noted(make_place: Make) -> None:
+    """It knows nothing of partitions that were forgotten in the earlier one."""
+    place = make_place(4, '[outputs]\nsketch = "s.zarr"\n')
+    assert not place.run().notes
+    place.file.write_text(place.file.read_text().replace('ledger = "', 'ledger = "other_'))
+    outcome = place.run()
+    assert (outcome.run, outcome.new) == (1, 4)
+    assert any("s.zarr exists" in note and "forgotten" in note for note in outcome.notes)
+    assert not any("exists" in note for note in place.run().notes)
