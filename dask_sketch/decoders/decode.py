@@ -439,15 +439,19 @@ def _log_long_search(problem: Problem) -> None:
         return
     seconds = expected_seconds(problem)
     if seconds > _LONG:
+        quicker = "A feature map of design() with the default method"
+        if problem.sketch.feature_map.pilot is not None:
+            quicker = "covariance_type='diag'" if problem.has_matrices else "The default method"
         logger.warning(
             "decode with method=%r, n_components=%d, %d features and %d frequencies takes about "
-            "%.0f seconds of CPU time. A feature map of design() with the default method, fewer "
-            "frequencies, or device='cuda' with a GPU, takes less.",
+            "%.0f seconds of CPU time. %s, fewer components or frequencies, %s, take less.",
             problem.method,
             problem.n_components,
             problem.n_features,
             problem.n_frequencies,
             seconds,
+            quicker,
+            "or random rows" if problem.has_matrices else "random rows, or device='cuda'",
         )
 
 
