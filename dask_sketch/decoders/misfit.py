@@ -23,6 +23,7 @@ from dask_sketch.decoders.unusual_rows import (
     warn_of_combinations,
     warn_of_dependence,
     warn_of_few_values,
+    warn_of_floored_pilot,
     warn_of_narrow_components,
     warn_of_range,
     warn_of_shared_values,
@@ -221,6 +222,7 @@ def _warn_of_rows_beside_pilot(
     warn_of_range(sketch, weights, means, _diagonals(variances), _FAR_OUT, remedy)
     if variances.ndim == 2:
         warn_of_shared_values(sketch, pilot)
+        warn_of_floored_pilot(sketch, pilot, WARNED_NATS)
     warn_of_unlike_rows(sketch, mixture)
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from dask_sketch.decoders.atoms import Array
 from dask_sketch.features.pilot import PilotMixture
-from dask_sketch.models.density import RowDensity, uncovered_features
+from dask_sketch.models.density import AT_FLOOR, RowDensity, losses_by_floor, uncovered_features
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.weighted_em import MIN_VARIANCE, rounding_step
 from dask_sketch.sketching.sketch import Sketch
@@ -31,9 +31,8 @@ _TINY = np.finfo(float).tiny
 # direction shows dependence up to a multiple of the smallest variance that is allowed, and the
 # features with large entries take part in it
 _NARROW, _NEAR_FLOOR, _TAKES_PART = 1e-3, 20.0, 0.1
-# Variances up to a multiple of the smallest one that is allowed count as the smallest. A feature
-# has both kinds if the components of each kind have at least the second weight.
-_AT_FLOOR, _SHARED = 1.5, 0.05
+# Weight of components of the smallest variance, and of the others, from which a feature has both
+_SHARED = 0.05
 _DECADE = 0.5 * np.log(10.0)  # of the log-density of a component by its variance in one feature
 _ALIKE = 0.5  # ratio of effective and actual numbers of rows whose weights are about alike
 _LISTED = 4  # features that a message names at most
@@ -324,7 +323,7 @@ def warn_of_shared_values(sketch: Sketch, mixture: PilotMixture) -> None:
     pilot = sketch.feature_map.pilot
     if pilot is None or mixture.probabilities is not None:
         return
-    weight = mixture.weights @ (mixture.variances < _AT_FLOOR * MIN_VARIANCE * pilot.variance)
+    weight = mixture.weights @ (mixture.variances < AT_FLOOR * MIN_VARIANCE * pilot.variance)
     mixed = np.flatnonzero((weight > _SHARED) & (weight < 1.0 - _SHARED))
     if len(mixed):
         first = int(mixed[np.argmax(weight[mixed])])
@@ -336,6 +335,35 @@ def warn_of_shared_values(sketch: Sketch, mixture: PilotMixture) -> None:
             "value, or are a narrow cluster. Without rows in the sketch, the model may lose "
             "0.2 nats a sample and more. Sketch with sample=True where rows may be kept."
         )
+
+
+def warn_of_floored_pilot(sketch: Sketch, mixture: PilotMixture, enough: float) -> None:
+    """Warn of clusters of the pilot rows that are narrower than the smallest variance.
+
+    Parameters
+    ----------
+    sketch
+        Sketch without rows that was decoded.
+    mixture
+        Mixture of the pilot rows.
+    enough
+        Loss of log-likelihood of which users are warned, in nats a sample.
+    """
+    pilot = sketch.feature_map.pilot
+    if pilot is not None and pilot.floor_loss > enough:
+        weight = mixture.weights @ (mixture.variances < AT_FLOOR * MIN_VARIANCE * pilot.variance)
+        title = feature_title(int(weight.argmax()), sketch.feature_map.feature_names)
+        _warn_of_floor(f"those of {title}", pilot.floor_loss)
+
+
+def _warn_of_floor(cluster: str, loss: float) -> None:
+    warn_user(
+        f"clusters are narrower than the smallest variance, {MIN_VARIANCE:g} of the variance of "
+        f"the data, such as {cluster}: this loses about {loss:.2g} nats a sample. If a far value "
+        "is a code, such as 999999 for a missing value, make it NaN. Else make steps of EM with a "
+        "smaller variance, as in polish(model, x, variance_floor=1e-12), or fit such clusters "
+        "apart."
+    )
 
 
 def warn_of_narrow_components(
@@ -362,30 +390,16 @@ def warn_of_narrow_components(
     mixture = weights, means, variances
     if matrices:
         variances = np.diagonal(variances, axis1=1, axis2=2)
-    narrow = variances < _AT_FLOOR * floor
-    if not narrow.any():
+    if not (variances < AT_FLOOR * floor).any():
         return
     rows = sketch.sample.rows.astype(np.float64)
     kind = "full" if matrices else "diag"
     nearest = GaussianMixture(*mixture, covariance_type=kind).predict(rows)
-    losses, fractions, values = (np.zeros_like(variances) for _ in range(3))
-    for k in np.flatnonzero(narrow.any(axis=1)):
-        members = rows[nearest == k]
-        for j in np.flatnonzero(narrow[k]) if len(members) >= _MIN_HELD else ():
-            ratio = float(members[:, j].var()) / max(float(floor[j]), _TINY)
-            if 2 * len(np.unique(members[:, j])) <= len(members):
-                fractions[k, j], values[k, j] = weights[k], np.median(members[:, j])
-            elif ratio < 1.0:
-                losses[k, j] = 0.5 * weights[k] * (ratio - 1.0 - np.log(max(ratio, _TINY)))
+    losses, fractions, values = losses_by_floor(rows, nearest, weights, variances, floor)
     if losses.sum() > enough:
         k, j = np.unravel_index(int(losses.argmax()), losses.shape)
-        warn_user(
-            f"clusters are narrower than the smallest variance, {MIN_VARIANCE:g} of the variance "
-            f"of the data, such as component {k} in "
-            f"{feature_title(int(j), sketch.feature_map.feature_names)}: this loses about "
-            f"{losses.sum():.2g} nats a sample. Make steps of EM with a smaller one, as in "
-            "polish(model, x, variance_floor=1e-12), or fit such clusters apart."
-        )
+        title = feature_title(int(j), sketch.feature_map.feature_names)
+        _warn_of_floor(f"component {k} in {title}", float(losses.sum()))
     # a feature of nothing but shared values is one of categories, of which users are warned
     total = fractions.sum(axis=0)
     mixed = np.flatnonzero((total > 0.2 * _SHARED) & (total < 1.0 - _SHARED))

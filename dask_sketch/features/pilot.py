@@ -31,7 +31,12 @@ from dask_sketch.models.missing_values import (
     log_joint_observed,
 )
 from dask_sketch.models.product_em import ProductMixture, fit_product
-from dask_sketch.models.weighted_em import fit_centroids, fit_mixture, rounding_variances
+from dask_sketch.models.weighted_em import (
+    fit_centroids,
+    fit_mixture,
+    loss_by_floor,
+    rounding_variances,
+)
 from dask_sketch.validation.categories import Categories
 from dask_sketch.validation.tables import feature_title
 
@@ -116,6 +121,8 @@ class Pilot:
         None if some rows have missing values, and for maps with categories.
     clusters_excess
         Estimated excess of the mean squared error of the clusters on other rows, as a fraction.
+    floor_loss
+        Loss of the mixture by clusters that are narrower than the smallest variance, in nats.
     """
 
     n_rows: int
@@ -126,6 +133,7 @@ class Pilot:
     clusters: Clusters | None = None
     characteristic: Complex | None = None
     clusters_excess: float = 0.0
+    floor_loss: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
         """All values, for JSON; clusters and characteristic function only where there are some."""
@@ -152,6 +160,7 @@ class Pilot:
                 "centers": parts.centers.tolist(),
                 "inertia": parts.inertia,
             } | ({"excess": self.clusters_excess} if self.clusters_excess else {})
+        out |= {"floor_loss": self.floor_loss} if self.floor_loss else {}
         if self.characteristic is not None:
             steps = np.rint(_STEPS * self.characteristic.view(np.float64)).astype(np.int8)
             out["characteristic"] = base64.b64encode(steps.tobytes()).decode()
@@ -206,6 +215,7 @@ class Pilot:
                 clusters,
                 _characteristic(values.get("characteristic")),
                 excess,
+                float(values.get("floor_loss", 0.0)),
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(
@@ -235,7 +245,8 @@ class Pilot:
                     f"pilot has an array of shape {array.shape}: give finite numbers of shape "
                     f"{shape}."
                 )
-        losses = {"sampling_loss": out.sampling_loss, "excess": out.clusters_excess}
+        losses = {"sampling_loss": out.sampling_loss, "excess": out.clusters_excess,
+                  "floor_loss": out.floor_loss}  # fmt: skip
         for name, loss in losses.items():
             if not (np.isfinite(loss) and loss >= 0):
                 raise InputError(f"pilot has {name}={loss!r}: give a number that is not negative.")
@@ -450,7 +461,7 @@ def record_pilot(
     best = PilotMixture(mixture.weights, mixture.means, mixture.covariances, mixture.log_likelihood)
     return Pilot(
         len(rows), variance, gaussian, _with_constants(rows, best), _sampling_loss(x, best, seed),
-        clusters, clusters_excess=excess,
+        clusters, clusters_excess=excess, floor_loss=loss_by_floor(x, mixture),
     )  # fmt: skip
 
 

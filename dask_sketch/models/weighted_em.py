@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from dask_sketch.errors import InputError
 from dask_sketch.models.clusters import Clusters, one_thread
 from dask_sketch.models.covariances import Components, Covariances
+from dask_sketch.models.density import RowDensity, losses_by_floor
 from dask_sketch.models.low_rank import covariances_of, require_rank
 from dask_sketch.models.relocation import (
     agglomerate,
@@ -456,6 +457,22 @@ def fit_mixture(
         data.score(best) - shift,
         data.rounding * data.scale**2,
     )
+
+
+def loss_by_floor(rows: Array, mixture: FittedMixture) -> float:
+    """Log-likelihood that a mixture loses by clusters narrower than the smallest variance, in nats.
+
+    Parameters
+    ----------
+    rows
+        Rows of the fit, shape (n_rows, n_features).
+    mixture
+        Mixture with diagonal covariances.
+    """
+    weights, means, variances = mixture.weights, mixture.means, mixture.covariances
+    nearest = RowDensity(weights, means, variances).log_joint(rows).argmax(axis=1)
+    floor = MIN_VARIANCE * rows.var(axis=0)
+    return float(losses_by_floor(rows, nearest, weights, variances, floor)[0].sum())
 
 
 def choose_prior(

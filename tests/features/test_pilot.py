@@ -78,6 +78,7 @@ def test_the_record_of_a_pilot_is_read_back_and_checked():
         {"n_rows": "many"},
         {"sampling_loss": -1.0},
         {"sampling_loss": float("nan")},
+        {"floor_loss": -1.0},
         {"mixture": {}},
         {"mixture": pilot.as_dict()["mixture"] | {"weights": [2.0, -1.0]}},
         {"mixture": pilot.as_dict()["mixture"] | {"variances": [[0.0] * 3] * 2}},
