@@ -222,7 +222,7 @@ def _warn_of_rows_beside_pilot(
     warn_of_range(sketch, weights, means, _diagonals(variances), _FAR_OUT, remedy)
     if variances.ndim == 2:
         warn_of_shared_values(sketch, pilot)
-        warn_of_floored_pilot(sketch, pilot, WARNED_NATS)
+        warn_of_floored_pilot(sketch, weights, variances, WARNED_NATS)
     warn_of_unlike_rows(sketch, mixture)
 
 

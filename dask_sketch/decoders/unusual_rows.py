@@ -337,21 +337,23 @@ def warn_of_shared_values(sketch: Sketch, mixture: PilotMixture) -> None:
         )
 
 
-def warn_of_floored_pilot(sketch: Sketch, mixture: PilotMixture, enough: float) -> None:
+def warn_of_floored_pilot(sketch: Sketch, weights: Array, variances: Array, enough: float) -> None:
     """Warn of clusters of the pilot rows that are narrower than the smallest variance.
 
     Parameters
     ----------
     sketch
         Sketch without rows that was decoded.
-    mixture
-        Mixture of the pilot rows.
+    weights, variances
+        Weights (n_components,) and variances (n_components, n_features) of its mixture.
     enough
         Loss of log-likelihood of which users are warned, in nats a sample.
     """
     pilot = sketch.feature_map.pilot
-    if pilot is not None and pilot.floor_loss > enough:
-        weight = mixture.weights @ (mixture.variances < AT_FLOOR * MIN_VARIANCE * pilot.variance)
+    if pilot is None or pilot.floor_loss <= enough:
+        return
+    weight = weights @ (variances < AT_FLOOR * MIN_VARIANCE * pilot.variance)
+    if weight.max() > _SHARED:
         title = feature_title(int(weight.argmax()), sketch.feature_map.feature_names)
         _warn_of_floor(f"those of {title}", pilot.floor_loss)
 
