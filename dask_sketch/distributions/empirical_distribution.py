@@ -180,8 +180,8 @@ class EmpiricalDistribution:
         """Covariance matrix of the features.
 
         The variances are taken from the sketch, where they are exact, except in a private sketch.
-        Of skewed data without random rows, the errors are too small: covariances of lognormal rows
-        were within 1.96 errors in 7 of 24 draws.
+        For skewed data without random rows, the errors are too small: covariances of lognormal
+        rows were within 1.96 errors in 7 of 24 draws.
 
         Returns
         -------

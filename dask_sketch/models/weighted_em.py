@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from dask_sketch.errors import InputError
 from dask_sketch.models.clusters import Clusters, one_thread
 from dask_sketch.models.covariances import Components, Covariances
-from dask_sketch.models.density import RowDensity, losses_by_floor
+from dask_sketch.models.density import AT_FLOOR, RowDensity, losses_by_floor
 from dask_sketch.models.low_rank import covariances_of, require_rank
 from dask_sketch.models.relocation import (
     agglomerate,
@@ -470,8 +470,10 @@ def loss_by_floor(rows: Array, mixture: FittedMixture) -> float:
         Mixture with diagonal covariances.
     """
     weights, means, variances = mixture.weights, mixture.means, mixture.covariances
-    nearest = RowDensity(weights, means, variances).log_joint(rows).argmax(axis=1)
     floor = MIN_VARIANCE * rows.var(axis=0)
+    if not (variances < AT_FLOOR * floor).any():  # as for most data, in no time
+        return 0.0
+    nearest = RowDensity(weights, means, variances).log_joint(rows).argmax(axis=1)
     return float(losses_by_floor(rows, nearest, weights, variances, floor)[0].sum())
 
 
