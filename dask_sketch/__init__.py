@@ -138,8 +138,8 @@ def _imported_later(module: str, name: str) -> Callable[[], Any]:
 register_lazy_methods(_imported_later("graph.apply", "apply"))
 register_unpacker(_imported_later("sketching.open", "sketch_from_bytes"))
 for _schema, _module, _reader in (
-    ("dask-sketch/distribution-classifier", "distributions.open", "read_estimator"),
-    ("dask-sketch/distribution-regressor", "distributions.open", "read_estimator"),
+    ("dask-sketch/distribution-classifier", "distributions.learning.open", "read_estimator"),
+    ("dask-sketch/distribution-regressor", "distributions.learning.open", "read_estimator"),
     ("dask-sketch/quantized-phases", "sketching.quantized_phases", "read_phases"),
 ):
     register_reader(_schema, 1, _imported_later(_module, _reader))

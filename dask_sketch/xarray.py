@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Any
 
 import xarray as xr
 
-from dask_sketch.distributions.two_sample import compare
+from dask_sketch.distributions.testing.two_sample import compare
 from dask_sketch.errors import InputError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.graph.compute import compute_plain
@@ -51,7 +51,7 @@ from dask_sketch.graph.plan import Plan, plan
 from dask_sketch.graph.sketch import sketch
 
 if TYPE_CHECKING:
-    from dask_sketch.distributions.result import TwoSampleTest
+    from dask_sketch.distributions.testing.result import TwoSampleTest
 
 _FREQUENCIES = 512  # of a designed feature map for comparing
 

@@ -11,7 +11,6 @@ import numpy as np
 import psutil
 from numpy.typing import ArrayLike
 
-from dask_sketch.decoders.atoms import Array, covariance_matrix
 from dask_sketch.decoders.efficient import memory_needed
 from dask_sketch.decoders.methods import (
     OPTIONAL,
@@ -22,6 +21,7 @@ from dask_sketch.decoders.methods import (
     transform_start,
 )
 from dask_sketch.decoders.names import MAXIMA, METHODS, MODELS, REFINEMENTS, TRANSFORMS
+from dask_sketch.decoders.objectives.atoms import Array, covariance_matrix
 from dask_sketch.decoders.problem import Problem
 from dask_sketch.decoders.stable_search import require_alphas
 from dask_sketch.decoders.starts import (

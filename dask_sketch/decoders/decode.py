@@ -17,20 +17,26 @@ from dask_sketch.decoders.arguments import (
     non_default_arguments,
     without_few_rows,
 )
-from dask_sketch.decoders.atoms import VARIANCE_FLOOR, Array, count_shapes
-from dask_sketch.decoders.efficient import N_ROUNDS
-from dask_sketch.decoders.factor_descent import warn_of_lost_width
-from dask_sketch.decoders.latent_classes import decode_latent_classes
-from dask_sketch.decoders.methods import Method
-from dask_sketch.decoders.misfit import (
+from dask_sketch.decoders.checks.misfit import (
     warn_of_misfit,
     warn_of_narrow_features,
     warn_of_overidentification,
 )
+from dask_sketch.decoders.checks.poor_centroids import warn_of_poor_centroids
+from dask_sketch.decoders.checks.private_fit import (
+    in_smaller_ranges,
+    is_poor_minimum,
+    warn_of_private_fit,
+)
+from dask_sketch.decoders.checks.unseen_pairs import warn_of_unseen_pairs
+from dask_sketch.decoders.checks.unusual_rows import rows_remedy, warn_of_few_samples
+from dask_sketch.decoders.efficient import N_ROUNDS
+from dask_sketch.decoders.factor_descent import warn_of_lost_width
+from dask_sketch.decoders.latent_classes import decode_latent_classes
+from dask_sketch.decoders.methods import Method
 from dask_sketch.decoders.names import TRANSFORMS
 from dask_sketch.decoders.narrow_axes import warn_of_narrow_axes
-from dask_sketch.decoders.poor_centroids import warn_of_poor_centroids
-from dask_sketch.decoders.private_fit import in_smaller_ranges, is_poor_minimum, warn_of_private_fit
+from dask_sketch.decoders.objectives.atoms import VARIANCE_FLOOR, Array, count_shapes
 from dask_sketch.decoders.problem import Problem, Solution
 from dask_sketch.decoders.replicates import (
     Progress,
@@ -41,8 +47,6 @@ from dask_sketch.decoders.replicates import (
 )
 from dask_sketch.decoders.search import expected_seconds
 from dask_sketch.decoders.starts import FAMILIES
-from dask_sketch.decoders.unseen_pairs import warn_of_unseen_pairs
-from dask_sketch.decoders.unusual_rows import rows_remedy, warn_of_few_samples
 from dask_sketch.errors import DecodeError
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.clusters import unit_centers

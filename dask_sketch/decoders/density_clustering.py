@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dask_sketch.decoders.atoms import Array
 from dask_sketch.decoders.descent import Fit, converge, empty_fit, fit_weights
-from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.objectives.atoms import Array
+from dask_sketch.decoders.objectives.objective import Objective
 from dask_sketch.decoders.optimizers import StoppingRule
 from dask_sketch.decoders.problem import Problem, Report, Solution, require_weight
 from dask_sketch.decoders.sketch_and_shift import find_maxima
@@ -61,7 +61,7 @@ class MomentObjective(Objective):
     Parameters
     ----------
     sketch, model, box, threads
-        Arguments of :class:`~dask_sketch.decoders.objective.Objective`.
+        Arguments of :class:`~dask_sketch.decoders.objectives.objective.Objective`.
     """
 
     def __init__(

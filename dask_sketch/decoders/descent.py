@@ -26,8 +26,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import optimize
 
-from dask_sketch.decoders.atoms import Array
-from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.objectives.atoms import Array
+from dask_sketch.decoders.objectives.objective import Objective
 from dask_sketch.decoders.optimizers import StoppingRule, minimise_within
 from dask_sketch.validation.choices import MAX_SOLVABLE
 

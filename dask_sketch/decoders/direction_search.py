@@ -13,11 +13,11 @@ from functools import partial
 import numpy as np
 
 from dask_sketch.decoders import density_clustering
-from dask_sketch.decoders.atoms import Array
 from dask_sketch.decoders.calibrated_sample import CalibratedSample, calibrate
+from dask_sketch.decoders.checks.expected_loss import gain_by_chance
+from dask_sketch.decoders.checks.misfit import WARNED_LOSS
 from dask_sketch.decoders.descent import Fit
-from dask_sketch.decoders.expected_loss import gain_by_chance
-from dask_sketch.decoders.misfit import WARNED_LOSS
+from dask_sketch.decoders.objectives.atoms import Array
 from dask_sketch.decoders.problem import Problem, Report, Solution
 from dask_sketch.decoders.starts import pilot_start
 from dask_sketch.decoders.transform_fit import (

@@ -31,13 +31,19 @@ import numpy as np
 import numpy.typing as npt
 from scipy import linalg, special
 
-from dask_sketch.decoders.atoms import Array, unpacked
 from dask_sketch.decoders.descent import Fit, coarse_objective
 from dask_sketch.decoders.factor_descent import FactorSpace
 from dask_sketch.decoders.narrow_axes import widened_atoms
 from dask_sketch.decoders.noise_covariance import feature_covariance
-from dask_sketch.decoders.normal_equations import Cholesky, gram_of_columns, subtract_products
-from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.objectives.atoms import Array, unpacked
+from dask_sketch.decoders.objectives.normal_equations import (
+    Cholesky,
+    DampedSolver,
+    SpectralSolver,
+    gram_of_columns,
+    subtract_products,
+)
+from dask_sketch.decoders.objectives.objective import Objective
 from dask_sketch.decoders.weighted_errors import noise_factors
 from dask_sketch.errors import DecodeError
 from dask_sketch.validation.warn import warn_user
@@ -59,13 +65,10 @@ _BLOCK_SIZE, _BLOCK_SIZE_SINGLE = 4096, 2048
 # 3, a fit that starts at the truth loses 0.0089 nats to it in 10 CPU seconds by one round in
 # float32, 0.0078 in 18 with blocks of 4096, and 0.0077 in 51 by three rounds in float64.
 N_ROUNDS, _N_ROUNDS_SINGLE = 3, 1
-# Fraction of the largest eigenvalue of the information that counts as none, by precision.
-_UNKNOWN, _UNKNOWN_SINGLE = 1e-12, 1e-6
 _STOP = 0.01  # squared length of the path of a round after which no round follows; see _newton
 _TRACES = 32  # random vectors that estimate a trace, to a tenth of the deviation of the statistic
 _SIGNS = np.array([-1.0, 1.0])
 _STEPS = 8  # largest number of Newton steps of a round
-_POWERS = 20  # products that estimate the largest eigenvalue
 _INFLUENCES = 4000  # rows whose weights and influences are compared
 _FEATURES = 2**22  # of these rows in memory at a time
 _STILL = 1e-3  # smallest improvement of the weighted cost by a step, in noises of a parameter
@@ -463,7 +466,7 @@ class _Metric:
         # directions if components coincide, and nothing moves along these
         self._unit = 1.0 / np.sqrt(np.maximum(self.information.diagonal(), 1e-300))
         scaled = self.information * self._unit * self._unit[:, None]
-        self._solver = (_Spectral if errors or not single else _Damped)(scaled, single)
+        self._solver = (SpectralSolver if errors or not single else DampedSolver)(scaled, single)
 
     def solve(self, right: Array, damping: float) -> Array:
         """Newton step (n,) or (n, p) for weighted residuals, damped relative to the diagonal."""
@@ -490,7 +493,7 @@ class _Metric:
 
     def _fitted(self, signs: Array) -> float:
         """Degrees of freedom of the parameters, less what the ridge takes."""
-        if isinstance(self._solver, _Spectral):
+        if isinstance(self._solver, SpectralSolver):
             inverse = self._inverse()
             scaled = gram_of_columns((self.weighted * self._scale).T, self._threads)
             return float(np.sum(inverse * (self.information - self._ridge * scaled)))
@@ -514,7 +517,7 @@ class _Metric:
         return np.concatenate(sums) @ self._inverse()
 
     def _inverse(self) -> Array:
-        assert isinstance(self._solver, _Spectral)  # standard errors were asked for
+        assert isinstance(self._solver, SpectralSolver)  # standard errors were asked for
         return self._unit[:, None] * self._solver.inverse() * self._unit
 
     def covariance(self) -> Array:
@@ -533,53 +536,6 @@ class _Metric:
         for rows, root in self._roots:
             product[np.ix_(rows, rows)] += root.T @ root
         return np.asarray(product)
-
-
-class _Spectral:
-    """Equations of a symmetric matrix (n, n) by its eigenvectors, without those of no information.
-
-    Parameters
-    ----------
-    matrix
-        Information, with a diagonal of one.
-    single
-        Whether it is of a metric in float32.
-    """
-
-    def __init__(self, matrix: Array, single: bool) -> None:
-        values, self._vectors = linalg.eigh(matrix, check_finite=False)
-        self._known = values > (_UNKNOWN_SINGLE if single else _UNKNOWN) * values[-1]
-        self._values = np.where(self._known, values, 1.0)
-
-    def solve(self, right: Array, damping: float) -> Array:
-        """Solutions of right-hand sides (n,) or (n, p), with a number added to the diagonal."""
-        inverse = self._known / (self._values + damping)
-        return np.asarray(self._vectors @ (inverse * (self._vectors.T @ right).T).T)
-
-    def inverse(self) -> Array:
-        """Pseudo-inverse of the matrix."""
-        return np.asarray((self._vectors * (self._known / self._values)) @ self._vectors.T)
-
-
-class _Damped:
-    """As :class:`_Spectral`, with at least the unknown fraction of an eigenvalue as damping."""
-
-    def __init__(self, matrix: Array, single: bool) -> None:
-        self._matrix = matrix
-        vector = np.random.default_rng(0).standard_normal(len(matrix))
-        for _ in range(_POWERS):
-            vector = matrix @ (vector / np.linalg.norm(vector))
-        largest = float(np.linalg.norm(vector))
-        self._min_damping = (_UNKNOWN_SINGLE if single else _UNKNOWN) * largest
-        self._factors: dict[float, Any] = {}
-
-    def solve(self, right: Array, damping: float) -> Array:
-        damping = max(damping, self._min_damping)
-        if damping not in self._factors:
-            damped = self._matrix.copy()
-            damped.reshape(-1)[:: len(damped) + 1] += damping
-            self._factors = {damping: linalg.cho_factor(damped, lower=True, check_finite=False)}
-        return np.asarray(linalg.cho_solve(self._factors[damping], right, check_finite=False))
 
 
 def _newton(

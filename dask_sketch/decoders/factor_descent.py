@@ -3,8 +3,8 @@
 A covariance matrix is ``diag(psi) + W W^T`` with few loadings ``W``. The exponent of an atom,
 ``psi . w^2 + |W^T w|^2``, never needs the matrix, so that an evaluation takes a time that is
 proportional to the rank, and to the number of features that a frequency touches
-(:mod:`~dask_sketch.decoders.sparse_kernels`). Least squares is by L-BFGS, since the normal
-equations of many features would be large; the result is refined by
+(:mod:`~dask_sketch.decoders.objectives.sparse_kernels`). Least squares is by L-BFGS, since the
+normal equations of many features would be large; the result is refined by
 :mod:`~dask_sketch.decoders.efficient`.
 """
 
@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy import optimize
 
-from dask_sketch.decoders.atoms import Array, ParameterSpace, count_shapes, entries
 from dask_sketch.decoders.descent import Fit
-from dask_sketch.decoders.objective import Complex, Objective
-from dask_sketch.decoders.sparse_kernels import (
+from dask_sketch.decoders.objectives.atoms import Array, ParameterSpace, count_shapes, entries
+from dask_sketch.decoders.objectives.objective import Complex, Objective
+from dask_sketch.decoders.objectives.sparse_kernels import (
     MULTIPLE,
     add_factor_gradient,
     sparse_blocks,
@@ -52,7 +52,7 @@ _LOST_FRACTION = 1e-3  # of the variance of a feature: noise that hardly widens 
 class FactorSpace(ParameterSpace):
     """Parameters of atoms with factors: means, noise variances, and loadings row after row.
 
-    The arguments are the same as of :class:`~dask_sketch.decoders.atoms.ParameterSpace`.
+    The arguments are the same as of :class:`~dask_sketch.decoders.objectives.atoms.ParameterSpace`.
     """
 
     def __init__(self, sketch: Sketch, model: str, variance_floor: float) -> None:
@@ -91,7 +91,7 @@ class FactorSpace(ParameterSpace):
         """Derivatives of the entries of the covariance matrix of an atom by its parameters.
 
         Shape (n_entries, n_parameters), with the entries in the order of
-        :func:`~dask_sketch.decoders.atoms.entries`.
+        :func:`~dask_sketch.decoders.objectives.atoms.entries`.
         """
         d = self.n_features
         first, second = entries(d)
@@ -165,7 +165,7 @@ class FactorObjective(Objective):
     box, covariance : None
         Not supported.
     variance_floor, threads
-        Arguments of :class:`~dask_sketch.decoders.objective.Objective`.
+        Arguments of :class:`~dask_sketch.decoders.objectives.objective.Objective`.
     """
 
     space: FactorSpace

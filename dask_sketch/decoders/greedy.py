@@ -17,7 +17,7 @@ from dask_sketch.decoders.descent import (
     threshold,
 )
 from dask_sketch.decoders.noise_covariance import is_explained
-from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.objectives.objective import Objective
 from dask_sketch.decoders.starts import ascend_correlation, find_atom
 from dask_sketch.decoders.swap_moves import prune, swap_atoms
 from dask_sketch.features.design import default_n_frequencies

@@ -9,8 +9,8 @@ import numpy as np
 
 from dask_sketch.decoders.arguments import require_content
 from dask_sketch.decoders.calibrated_sample import CalibratedSample, calibrate, calibrate_rows
-from dask_sketch.decoders.expected_loss import gain_by_chance
-from dask_sketch.decoders.product_transform import ProductTransform
+from dask_sketch.decoders.checks.expected_loss import gain_by_chance
+from dask_sketch.decoders.objectives.product_transform import ProductTransform
 from dask_sketch.errors import DecodeError
 from dask_sketch.models.latent_class_mixture import LatentClassMixture
 from dask_sketch.models.model import LIKELIEST, Decoding

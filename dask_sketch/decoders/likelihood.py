@@ -18,18 +18,19 @@ from functools import partial
 
 import numpy as np
 
-from dask_sketch.decoders.atoms import Array
 from dask_sketch.decoders.calibrated_sample import CalibratedSample, calibrate, calibrate_rows
-from dask_sketch.decoders.descent import Fit, descend_fully
-from dask_sketch.decoders.expected_loss import gain_by_chance, sampling_losses
-from dask_sketch.decoders.few_pilot_rows import warn_of_few_pilot_rows
-from dask_sketch.decoders.greedy import search_of_size
-from dask_sketch.decoders.matrix_search import conclude_matrices, fit_matrices
-from dask_sketch.decoders.misfit import (
+from dask_sketch.decoders.checks.expected_loss import gain_by_chance, sampling_losses
+from dask_sketch.decoders.checks.few_pilot_rows import warn_of_few_pilot_rows
+from dask_sketch.decoders.checks.misfit import (
     WARNED_NATS,
     is_explained,
     mean_log_likelihood,
 )
+from dask_sketch.decoders.checks.unusual_rows import counted_rows
+from dask_sketch.decoders.descent import Fit, descend_fully
+from dask_sketch.decoders.greedy import search_of_size
+from dask_sketch.decoders.matrix_search import conclude_matrices, fit_matrices
+from dask_sketch.decoders.objectives.atoms import Array
 from dask_sketch.decoders.problem import Problem, Report, Solution
 from dask_sketch.decoders.rare_components import keep_rare_components
 from dask_sketch.decoders.search import conclude_search, search_atoms
@@ -40,7 +41,6 @@ from dask_sketch.decoders.starts import (
     pilot_mixture,
     pilot_start,
 )
-from dask_sketch.decoders.unusual_rows import counted_rows
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.low_rank import covariances_of
 from dask_sketch.models.model import LIKELIEST, REGULARIZED

@@ -3,8 +3,8 @@
 Matrices are ``S = L L^T`` with lower triangular ``L``, so that they are positive definite at every
 step, and weights are normalised exponentials. The normal equations are set up for the entries of
 ``S``, in which the exponent of an atom is linear
-(:meth:`~dask_sketch.decoders.objective.Objective.gram`), multiplied from both sides by the
-derivatives of these coordinates.
+(:meth:`~dask_sketch.decoders.objectives.objective.Objective.gram`), multiplied from both sides by
+the derivatives of these coordinates.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import linalg
 
-from dask_sketch.decoders.atoms import Array, entries, packed, unpacked
 from dask_sketch.decoders.descent import Fit
-from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.objectives.atoms import Array, entries, packed, unpacked
+from dask_sketch.decoders.objectives.objective import Objective
 
 _LIGHTEST = 1e-8  # weight of a component at the start, as a fraction of all
 _DAMPING, _MAX_DAMPING, _MIN_DAMPING = 1e-3, 1e8, 1e-12  # relative to the curvatures

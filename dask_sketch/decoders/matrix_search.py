@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dask_sketch.decoders.atoms import Array, packed, unpacked
+from dask_sketch.decoders.checks.misfit import is_suspect
 from dask_sketch.decoders.descent import Fit, non_negative_weights
 from dask_sketch.decoders.efficient import RefinedFit, refine_efficiently
 from dask_sketch.decoders.factor_descent import (
@@ -27,9 +27,9 @@ from dask_sketch.decoders.factor_descent import (
 )
 from dask_sketch.decoders.greedy import Algorithm, hierarchical_splitting, search_of_size
 from dask_sketch.decoders.matrix_descent import descend_matrices, step_work
-from dask_sketch.decoders.misfit import is_suspect
 from dask_sketch.decoders.noise_covariance import is_explained
-from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.objectives.atoms import Array, packed, unpacked
+from dask_sketch.decoders.objectives.objective import Objective
 from dask_sketch.decoders.problem import Problem, Report, Solution, require_weight
 from dask_sketch.decoders.rare_components import keep_rare_components
 from dask_sketch.decoders.search import search_atoms

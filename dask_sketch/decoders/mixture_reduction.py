@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from dask_sketch.decoders.atoms import Array
 from dask_sketch.decoders.descent import coarse_objective, descend
 from dask_sketch.decoders.greedy import hierarchical_splitting, n_levels
-from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.objectives.atoms import Array
+from dask_sketch.decoders.objectives.objective import Objective
 from dask_sketch.decoders.optimizers import StoppingRule
 from dask_sketch.decoders.problem import Problem, Report, Solution, require_weight
 from dask_sketch.features.pilot import fit_pilot

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from dask_sketch.decoders.atoms import Array, ParameterSpace, entries, unpacked
+from dask_sketch.decoders.objectives.atoms import Array, ParameterSpace, entries, unpacked
 from dask_sketch.validation.warn import warn_user
 
 _ROOT = math.sqrt(2.0 * math.pi)

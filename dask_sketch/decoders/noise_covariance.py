@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dask_sketch.decoders.atoms import Array
 from dask_sketch.decoders.descent import Fit
-from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.objectives.atoms import Array
+from dask_sketch.decoders.objectives.objective import Objective
 from dask_sketch.features.kernels.elementary import power_of_two
 from dask_sketch.validation.compilation import cached_njit
 from dask_sketch.validation.threads import SERIAL, Threads

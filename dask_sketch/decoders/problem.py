@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from dask_sketch.decoders.atoms import VARIANCE_FLOOR, Array, count_shapes
-from dask_sketch.decoders.cuda import DeviceObjective
 from dask_sketch.decoders.factor_descent import FactorObjective
-from dask_sketch.decoders.matrix_objective import MatrixObjective
 from dask_sketch.decoders.names import TRANSFORMS
-from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.objectives.atoms import VARIANCE_FLOOR, Array, count_shapes
+from dask_sketch.decoders.objectives.cuda import DeviceObjective
+from dask_sketch.decoders.objectives.matrix_objective import MatrixObjective
+from dask_sketch.decoders.objectives.objective import Objective
 from dask_sketch.decoders.starts import Start
 from dask_sketch.errors import DecodeError
 from dask_sketch.sketching.sketch import Sketch

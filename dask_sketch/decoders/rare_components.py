@@ -13,10 +13,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_sketch.decoders.atoms import Array
 from dask_sketch.decoders.descent import Fit, descend_fully
-from dask_sketch.decoders.matrix_objective import MatrixObjective
-from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.objectives.atoms import Array
+from dask_sketch.decoders.objectives.matrix_objective import MatrixObjective
+from dask_sketch.decoders.objectives.objective import Objective
 from dask_sketch.decoders.starts import Start
 from dask_sketch.models.density import RowDensity
 

@@ -13,7 +13,8 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from dask_sketch.decoders.atoms import VARIANCE_FLOOR, Array
+from dask_sketch.decoders.checks.misfit import is_suspect
+from dask_sketch.decoders.checks.unusual_rows import warn_of_small_components
 from dask_sketch.decoders.descent import (
     Fit,
     coarse_objective,
@@ -26,14 +27,13 @@ from dask_sketch.decoders.descent import (
 )
 from dask_sketch.decoders.efficient import RefinedFit, refine_efficiently
 from dask_sketch.decoders.greedy import Algorithm, cl_ompr, iterate, n_resolvable
-from dask_sketch.decoders.misfit import is_suspect
 from dask_sketch.decoders.noise_covariance import is_explained
-from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.objectives.atoms import VARIANCE_FLOOR, Array
+from dask_sketch.decoders.objectives.objective import Objective
 from dask_sketch.decoders.optimizers import StoppingRule
 from dask_sketch.decoders.problem import Problem, Report, Solution, require_weight
 from dask_sketch.decoders.starts import Start, find_atom, pilot_start
 from dask_sketch.decoders.swap_moves import merge_coincident, prune, swap_atoms
-from dask_sketch.decoders.unusual_rows import warn_of_small_components
 from dask_sketch.errors import DecodeError
 from dask_sketch.validation.threads import Threads
 from dask_sketch.validation.warn import warn_user

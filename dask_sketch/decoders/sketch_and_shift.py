@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dask_sketch.decoders.atoms import Array
 from dask_sketch.decoders.descent import non_negative_weights
 from dask_sketch.decoders.names import MAXIMA
-from dask_sketch.decoders.objective import Complex, Objective
+from dask_sketch.decoders.objectives.atoms import Array
+from dask_sketch.decoders.objectives.objective import Complex, Objective
 from dask_sketch.decoders.problem import Problem, Report, Solution
 from dask_sketch.errors import DecodeError
 from dask_sketch.features.feature_map import FeatureMap

@@ -11,10 +11,10 @@ from functools import partial
 
 import numpy as np
 
-from dask_sketch.decoders.atoms import Array
+from dask_sketch.decoders.checks.misfit import is_suspect
 from dask_sketch.decoders.descent import Fit
 from dask_sketch.decoders.greedy import search_of_size
-from dask_sketch.decoders.misfit import is_suspect
+from dask_sketch.decoders.objectives.atoms import Array
 from dask_sketch.decoders.problem import Problem, Report, Solution
 from dask_sketch.decoders.search import search_atoms
 from dask_sketch.decoders.starts import pilot_start

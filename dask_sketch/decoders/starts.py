@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dask_sketch.decoders.atoms import Array
-from dask_sketch.decoders.objective import Complex, Objective
+from dask_sketch.decoders.objectives.atoms import Array
+from dask_sketch.decoders.objectives.objective import Complex, Objective
 from dask_sketch.decoders.optimizers import StoppingRule, ascend_many
 from dask_sketch.display.text import counted
 from dask_sketch.errors import DecodeError

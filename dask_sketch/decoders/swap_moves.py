@@ -21,7 +21,6 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from dask_sketch.decoders.atoms import Array
 from dask_sketch.decoders.descent import (
     LOCAL,
     LONG_APPROACH,
@@ -32,7 +31,8 @@ from dask_sketch.decoders.descent import (
     descend_fully,
 )
 from dask_sketch.decoders.noise_covariance import is_explained
-from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.objectives.atoms import Array
+from dask_sketch.decoders.objectives.objective import Objective
 from dask_sketch.decoders.optimizers import StoppingRule
 from dask_sketch.decoders.starts import find_atom
 

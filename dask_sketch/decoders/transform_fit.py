@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 
-from dask_sketch.decoders.atoms import Array
+from dask_sketch.decoders.checks.misfit import is_suspect, warn_of_overidentification
 from dask_sketch.decoders.descent import Fit
-from dask_sketch.decoders.misfit import is_suspect, warn_of_overidentification
+from dask_sketch.decoders.objectives.atoms import Array
 from dask_sketch.decoders.problem import Problem, Report, Solution
 from dask_sketch.errors import DecodeError
 from dask_sketch.sketching.sketch import Sketch

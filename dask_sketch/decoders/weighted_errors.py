@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dask_sketch.decoders.atoms import Array
+from dask_sketch.decoders.objectives.atoms import Array
 from dask_sketch.sketching.row_sample import RowSample
 
 _SMALLEST = 1e-12  # squared influence, over the largest one, below which it is rounding

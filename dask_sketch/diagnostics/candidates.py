@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from dask_sketch.decoders.arguments import without_few_rows
-from dask_sketch.decoders.atoms import count_shapes
 from dask_sketch.decoders.calibrated_sample import CalibratedSample, calibrate
+from dask_sketch.decoders.checks.misfit import SUSPECT, mean_log_likelihood
 from dask_sketch.decoders.decode import decode
 from dask_sketch.decoders.efficient import Overidentification
-from dask_sketch.decoders.misfit import SUSPECT, mean_log_likelihood
 from dask_sketch.decoders.names import TRANSFORMS
+from dask_sketch.decoders.objectives.atoms import count_shapes
 from dask_sketch.decoders.transform_fit import max_weighted
 from dask_sketch.diagnostics.linearization import count_parameters, overidentify
 from dask_sketch.errors import InputError

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_sketch.decoders.checks.misfit import SUSPECT
+from dask_sketch.decoders.checks.unusual_rows import rows_remedy
 from dask_sketch.decoders.efficient import Overidentification
-from dask_sketch.decoders.misfit import SUSPECT
-from dask_sketch.decoders.unusual_rows import rows_remedy
 from dask_sketch.diagnostics.degenerate_components import (
     at_boundary,
     at_floor,

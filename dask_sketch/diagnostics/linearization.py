@@ -21,12 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 
-from dask_sketch.decoders.atoms import VARIANCE_FLOOR, count_shapes, entries
 from dask_sketch.decoders.descent import Fit
 from dask_sketch.decoders.efficient import Overidentification, refine_efficiently
 from dask_sketch.decoders.factor_descent import FactorObjective, FactorSpace
-from dask_sketch.decoders.matrix_objective import MatrixObjective
-from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.objectives.atoms import VARIANCE_FLOOR, count_shapes, entries
+from dask_sketch.decoders.objectives.matrix_objective import MatrixObjective
+from dask_sketch.decoders.objectives.objective import Objective
 from dask_sketch.diagnostics.degenerate_components import floored_variances
 from dask_sketch.diagnostics.mmd import N_POINTS, added_noise, halves, observed_factors
 from dask_sketch.errors import InputError

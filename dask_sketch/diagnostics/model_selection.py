@@ -9,9 +9,9 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from dask_sketch.decoders.checks.misfit import SUSPECT
 from dask_sketch.decoders.decode import decode
 from dask_sketch.decoders.efficient import Overidentification
-from dask_sketch.decoders.misfit import SUSPECT
 from dask_sketch.decoders.names import TRANSFORMS
 from dask_sketch.diagnostics.candidates import LATENT_CLASSES, Candidates, close_in, require_mixture
 from dask_sketch.diagnostics.fit import require_model, require_sketch

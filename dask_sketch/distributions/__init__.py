@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         repair_kernel,
     )
     from dask_sketch.distributions.divergences import Divergence, divergence, divergence_matrix
-    from dask_sketch.distributions.embeddings import mean_embedding
     from dask_sketch.distributions.empirical_distribution import EmpiricalDistribution
     from dask_sketch.distributions.feature_errors import (
         is_sine_cosine_better,
@@ -30,22 +29,15 @@ if TYPE_CHECKING:
         random_features,
         required_frequencies,
     )
-    from dask_sketch.distributions.group_estimators import (
+    from dask_sketch.distributions.group_neighbors import nearest_groups
+    from dask_sketch.distributions.kernel_widths import kernel_covariances
+    from dask_sketch.distributions.learning.embeddings import mean_embedding
+    from dask_sketch.distributions.learning.group_estimators import (
         DistributionClassifier,
         DistributionRegressor,
     )
-    from dask_sketch.distributions.group_features import DistributionFeatures
-    from dask_sketch.distributions.group_neighbors import nearest_groups
-    from dask_sketch.distributions.homogeneity import HomogeneityTest, compare_all
-    from dask_sketch.distributions.independence import (
-        IndependenceTest,
-        compare_columns,
-        split_columns,
-    )
-    from dask_sketch.distributions.independent_rows import compare_model, compare_rows
-    from dask_sketch.distributions.kernel_widths import kernel_covariances
-    from dask_sketch.distributions.learning_report import write_learning
-    from dask_sketch.distributions.many_tests import ManyTests, compare_each
+    from dask_sketch.distributions.learning.group_features import DistributionFeatures
+    from dask_sketch.distributions.learning.learning_report import write_learning
     from dask_sketch.distributions.mean_maps import (
         BlockMMD,
         MMDEstimate,
@@ -59,51 +51,63 @@ if TYPE_CHECKING:
         ProbitRegions,
         SampledRegions,
     )
-    from dask_sketch.distributions.result import FeatureDifference, TwoSampleTest
-    from dask_sketch.distributions.segmentation import ChangePoint, ChangePoints, change_points
-    from dask_sketch.distributions.two_sample import compare
+    from dask_sketch.distributions.testing.homogeneity import HomogeneityTest, compare_all
+    from dask_sketch.distributions.testing.independence import (
+        IndependenceTest,
+        compare_columns,
+        split_columns,
+    )
+    from dask_sketch.distributions.testing.independent_rows import compare_model, compare_rows
+    from dask_sketch.distributions.testing.many_tests import ManyTests, compare_each
+    from dask_sketch.distributions.testing.result import FeatureDifference, TwoSampleTest
+    from dask_sketch.distributions.testing.segmentation import (
+        ChangePoint,
+        ChangePoints,
+        change_points,
+    )
+    from dask_sketch.distributions.testing.two_sample import compare
 
 # Loaded when first used (PEP 562), so that jobs can test for drift without scikit-learn.
 _HOME = {
     "AnomalyScores": "anomalies",
     "BlockMMD": "mean_maps",
-    "ChangePoint": "segmentation",
-    "ChangePoints": "segmentation",
+    "ChangePoint": "testing.segmentation",
+    "ChangePoints": "testing.segmentation",
     "DensityFeatures": "density_features",
     "DensityNodes": "density_features",
     "DistanceKernel": "distance_kernels",
-    "DistributionClassifier": "group_estimators",
-    "DistributionFeatures": "group_features",
-    "DistributionRegressor": "group_estimators",
+    "DistributionClassifier": "learning.group_estimators",
+    "DistributionFeatures": "learning.group_features",
+    "DistributionRegressor": "learning.group_estimators",
     "Divergence": "divergences",
     "EmpiricalDistribution": "empirical_distribution",
     "Estimate": "control_variates",
-    "FeatureDifference": "result",
-    "HomogeneityTest": "homogeneity",
-    "IndependenceTest": "independence",
+    "FeatureDifference": "testing.result",
+    "HomogeneityTest": "testing.homogeneity",
+    "IndependenceTest": "testing.independence",
     "MMDEstimate": "mean_maps",
-    "ManyTests": "many_tests",
+    "ManyTests": "testing.many_tests",
     "NystroemKernel": "distance_kernels",
     "PatternSearch": "pattern_search",
     "ProbitRegions": "pattern_search",
     "RankedRows": "anomalies",
     "SampledRegions": "pattern_search",
     "SpectralMeasure": "density_features",
-    "TwoSampleTest": "result",
-    "change_points": "segmentation",
-    "compare": "two_sample",
-    "compare_all": "homogeneity",
-    "compare_columns": "independence",
-    "compare_each": "many_tests",
-    "compare_model": "independent_rows",
-    "compare_rows": "independent_rows",
+    "TwoSampleTest": "testing.result",
+    "change_points": "testing.segmentation",
+    "compare": "testing.two_sample",
+    "compare_all": "testing.homogeneity",
+    "compare_columns": "testing.independence",
+    "compare_each": "testing.many_tests",
+    "compare_model": "testing.independent_rows",
+    "compare_rows": "testing.independent_rows",
     "divergence": "divergences",
     "divergence_matrix": "divergences",
     "estimate_mmd": "mean_maps",
     "is_sine_cosine_better": "feature_errors",
     "kernel_covariances": "kernel_widths",
     "kernel_variance": "feature_errors",
-    "mean_embedding": "embeddings",
+    "mean_embedding": "learning.embeddings",
     "mean_map_kernel": "mean_maps",
     "mean_map_variance": "feature_errors",
     "nearest_groups": "group_neighbors",
@@ -111,11 +115,11 @@ _HOME = {
     "random_features": "feature_errors",
     "repair_kernel": "distance_kernels",
     "required_frequencies": "feature_errors",
-    "split_columns": "independence",
+    "split_columns": "testing.independence",
     "trigonometric_features": "density_features",
     "witness": "mean_maps",
     "write_comparison": "comparison_report",
-    "write_learning": "learning_report",
+    "write_learning": "learning.learning_report",
 }
 __all__ = [
     "AnomalyScores",

@@ -16,9 +16,9 @@ from dask_sketch.diagnostics.report_figures import Drawing
 from dask_sketch.display.comparison_plots import plot_matrix, plot_witness
 from dask_sketch.display.text import counted, describe_bytes
 from dask_sketch.distributions.mean_maps import witness_basis
-from dask_sketch.distributions.permutations import contrasts, permutations_of, shifts_of
-from dask_sketch.distributions.result import LARGEST, ROUNDING, TwoSampleTest
-from dask_sketch.distributions.units import Units, units_of
+from dask_sketch.distributions.testing.permutations import contrasts, permutations_of, shifts_of
+from dask_sketch.distributions.testing.result import LARGEST, ROUNDING, TwoSampleTest
+from dask_sketch.distributions.testing.units import Units, units_of
 from dask_sketch.errors import InputError
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.validation.tables import feature_labels

@@ -22,10 +22,10 @@ from dask_sketch.diagnostics.mmd import (
 )
 from dask_sketch.display.html import card
 from dask_sketch.display.text import describe, one_line
-from dask_sketch.distributions.effect import effect_of
 from dask_sketch.distributions.nearest_neighbors import checked_rows
-from dask_sketch.distributions.row_noise import observe
-from dask_sketch.distributions.units import units_of
+from dask_sketch.distributions.testing.effect import effect_of
+from dask_sketch.distributions.testing.row_noise import observe
+from dask_sketch.distributions.testing.units import units_of
 from dask_sketch.errors import InputError, MergeError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.models.centroids import Centroids

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dask_sketch.decoders.misfit import loss_to_rival
+from dask_sketch.decoders.checks.misfit import loss_to_rival
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.principal_components import PrincipalComponents
 from dask_sketch.sketching.sketch import Sketch

@@ -15,7 +15,7 @@ import numpy as np
 from dask_sketch.diagnostics.drift import Drift
 from dask_sketch.display.html import card
 from dask_sketch.display.text import describe_bytes, fields_text
-from dask_sketch.distributions.result import TwoSampleTest
+from dask_sketch.distributions.testing.result import TwoSampleTest
 from dask_sketch.errors import ArtifactError, JobError
 from dask_sketch.jobs.ledger.reader import KeptRows
 from dask_sketch.jobs.past_drift import LastChange

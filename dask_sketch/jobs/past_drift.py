@@ -9,8 +9,8 @@ from dask_sketch.display.comparison_plots import plot_discrepancies
 from dask_sketch.display.html import card, html_table
 from dask_sketch.display.plots import notebook_axes
 from dask_sketch.display.text import counted, fields_text, text_table
-from dask_sketch.distributions.result import TwoSampleTest
-from dask_sketch.distributions.segmentation import ChangePoint, ChangePoints
+from dask_sketch.distributions.testing.result import TwoSampleTest
+from dask_sketch.distributions.testing.segmentation import ChangePoint, ChangePoints
 from dask_sketch.errors import InputError, LedgerError
 from dask_sketch.jobs.ledger.ledger import open_ledger
 from dask_sketch.jobs.ledger.reader import LedgerReader

@@ -14,7 +14,7 @@ from dask_sketch.diagnostics.drift import ComponentChange, Drift, component_chan
 from dask_sketch.diagnostics.fit import FitDiagnostics, diagnose
 from dask_sketch.diagnostics.report import Answer, Section, write_report
 from dask_sketch.display.text import counted
-from dask_sketch.distributions.result import TwoSampleTest
+from dask_sketch.distributions.testing.result import TwoSampleTest
 from dask_sketch.errors import InputError, LedgerError
 from dask_sketch.jobs.component_report import write_component_page
 from dask_sketch.jobs.job_file import read_job

@@ -16,7 +16,7 @@ from dask_sketch.diagnostics.drift import Drift, drift, drifts_between
 from dask_sketch.diagnostics.mmd import discrepancy
 from dask_sketch.diagnostics.model_selection import select_model
 from dask_sketch.display.text import counted
-from dask_sketch.distributions.result import TwoSampleTest
+from dask_sketch.distributions.testing.result import TwoSampleTest
 from dask_sketch.errors import InputError, LedgerError
 from dask_sketch.graph.apply import apply
 from dask_sketch.graph.compute import active_client, compute_plain

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dask_sketch import GaussianMixture, Sketch, decode, design, partial_sketch
-from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.objectives.objective import Objective
 from dask_sketch.models import random_mixture
 from tests.benchmarks.plain import PlainSplitting
 from tests.benchmarks.table import Row, row, table

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from dask_sketch import FeatureMap, Sketch, decode, partial_sketch
-from dask_sketch.decoders.cuda import DeviceObjective
-from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.objectives.cuda import DeviceObjective
+from dask_sketch.decoders.objectives.objective import Objective
 from dask_sketch.errors import DeviceError
 from dask_sketch.models import random_mixture
 from dask_sketch.validation.device import cupy

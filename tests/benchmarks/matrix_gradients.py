@@ -8,8 +8,8 @@ from collections.abc import Callable
 import numpy as np
 
 from dask_sketch import design, partial_sketch
-from dask_sketch.decoders.matrix_objective import MatrixObjective
-from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.objectives.matrix_objective import MatrixObjective
+from dask_sketch.decoders.objectives.objective import Objective
 from tests.benchmarks.paper.matrix_cases import tilted_mixture
 from tests.benchmarks.table import Row, row, table
 

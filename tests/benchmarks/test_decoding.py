@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dask_sketch import FeatureMap, partial_sketch
-from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.objectives.objective import Objective
 from dask_sketch.models import random_mixture, symmetric_kl
 from tests.benchmarks.decoding import Case
 from tests.benchmarks.plain import PlainSplitting

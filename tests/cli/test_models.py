@@ -14,8 +14,8 @@ import zarr
 from cli.commands import answer, call, refusal
 
 import dask_sketch as ds
-from dask_sketch.decoders.atoms import VARIANCE_FLOOR
 from dask_sketch.decoders.names import METHODS, MODELS
+from dask_sketch.decoders.objectives.atoms import VARIANCE_FLOOR
 
 
 def test_centroids(data: str, here: Path) -> None:

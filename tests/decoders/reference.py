@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.objectives.objective import Objective
 
 
 class Reference:

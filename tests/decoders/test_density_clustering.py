@@ -13,7 +13,7 @@ from dask_sketch.decoders.density_clustering import (
     default_n_candidates,
     divide_density,
 )
-from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.objectives.objective import Objective
 from dask_sketch.errors import DecodeError
 from dask_sketch.features import FeatureMap, clustering_scale
 from dask_sketch.models import Centroids, GaussianMixture, random_mixture

@@ -21,7 +21,7 @@ from dask_sketch.decoders.descent import (
 )
 from dask_sketch.decoders.greedy import cl_ompr
 from dask_sketch.decoders.names import ATOMS
-from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.objectives.objective import Objective
 from dask_sketch.decoders.optimizers import StoppingRule
 from dask_sketch.features import FeatureMap
 from dask_sketch.models import random_mixture

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from dask_sketch import FeatureMap, decode, design, partial_sketch, sketch
-from dask_sketch.decoders.atoms import ParameterSpace, unpacked
 from dask_sketch.decoders.descent import Fit, descend_fully
 from dask_sketch.decoders.efficient import N_ROUNDS, inverse_root, memory_needed, refine_efficiently
 from dask_sketch.decoders.factor_descent import FactorSpace
-from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.objectives.atoms import ParameterSpace, unpacked
+from dask_sketch.decoders.objectives.objective import Objective
 from dask_sketch.errors import DecodeError, InputError
 from dask_sketch.models import GaussianMixture, random_mixture, symmetric_kl
 

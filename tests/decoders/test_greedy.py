@@ -14,7 +14,7 @@ from dask_sketch.decoders.greedy import (
     n_levels,
     n_resolvable,
 )
-from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.objectives.objective import Objective
 from dask_sketch.features import FeatureMap
 from dask_sketch.models import random_mixture
 

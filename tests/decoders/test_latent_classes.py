@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 import dask_sketch as ds
-from dask_sketch.decoders.product_transform import ProductTransform
+from dask_sketch.decoders.objectives.product_transform import ProductTransform
 from dask_sketch.errors import DecodeError, InputError
 from dask_sketch.models import LatentClassMixture
 from dask_sketch.validation.categories import Categories

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from dask_sketch import FeatureMap, partial_sketch
-from dask_sketch.decoders.atoms import packed, unpacked
 from dask_sketch.decoders.matrix_descent import descend_matrices
 from dask_sketch.decoders.noise_covariance import feature_covariance
-from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.objectives.atoms import packed, unpacked
+from dask_sketch.decoders.objectives.objective import Objective
 
 RNG = np.random.default_rng(0)
 ROWS = RNG.normal(size=(3000, 3)) @ np.array([[1.0, 0.5, 0.0], [0.0, 0.8, 0.3], [0.0, 0.0, 0.4]])

@@ -10,7 +10,7 @@ from dask_sketch.decoders.noise_covariance import (
     feature_covariance,
     is_explained,
 )
-from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.objectives.objective import Objective
 from dask_sketch.features import FeatureMap
 from dask_sketch.models import random_mixture
 

@@ -7,7 +7,7 @@ import pytest
 
 from dask_sketch import GaussianMixture, Sketch, decode, design, partial_sketch
 from dask_sketch.decoders.descent import Fit
-from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.objectives.objective import Objective
 from dask_sketch.decoders.rare_components import keep_rare_components, lost_components
 from dask_sketch.decoders.starts import Start
 

@@ -10,7 +10,7 @@ import pytest
 
 from dask_sketch import FeatureMap, GaussianMixture, decode, partial_sketch
 from dask_sketch.decoders.greedy import cl_omp, cl_ompr, hierarchical_splitting
-from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.objectives.objective import Objective
 from dask_sketch.decoders.search import acceptable_cost, converge_nearby, search_scales, warm_start
 from dask_sketch.decoders.starts import Start
 from dask_sketch.models import random_mixture, symmetric_kl

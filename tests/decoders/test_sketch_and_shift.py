@@ -8,7 +8,7 @@ from threadpoolctl import threadpool_limits
 
 from dask_sketch import Sketch, partial_sketch
 from dask_sketch.decoders.names import MAXIMA
-from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.objectives.objective import Objective
 from dask_sketch.decoders.sketch_and_shift import (
     find_maxima,
     kernel_bandwidth,

@@ -8,7 +8,7 @@ import pytest
 
 from dask_sketch import FeatureMap, GaussianMixture, decode, partial_sketch
 from dask_sketch.decoders.names import ATOMS
-from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.objectives.objective import Objective
 from dask_sketch.decoders.starts import Start, find_atom, pilot_mixture, pilot_start
 from dask_sketch.errors import InputError
 from dask_sketch.features.design import design_from_pilot

@@ -5,7 +5,7 @@ import pytest
 
 from dask_sketch import partial_sketch
 from dask_sketch.decoders.descent import Fit, descend_fully, fit_weights
-from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.objectives.objective import Objective
 from dask_sketch.decoders.swap_moves import (
     coincident,
     inverse_gram,

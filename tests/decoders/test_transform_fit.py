@@ -7,8 +7,8 @@ import pytest
 
 from dask_sketch import FeatureMap, partial_sketch
 from dask_sketch.decoders import direction_search, stable_search
+from dask_sketch.decoders.checks.misfit import is_suspect
 from dask_sketch.decoders.descent import Fit
-from dask_sketch.decoders.misfit import is_suspect
 from dask_sketch.decoders.transform_fit import (
     Target,
     descend,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dask_sketch import FeatureMap, decode, partial_sketch
-from dask_sketch.decoders.objective import Objective
+from dask_sketch.decoders.objectives.objective import Objective
 from dask_sketch.diagnostics.linearization import (
     LogVarianceAtoms,
     count_parameters,

@@ -20,7 +20,7 @@ from dask_sketch.distributions import (
     mean_embedding,
     mean_map_kernel,
 )
-from dask_sketch.distributions.units import units_of
+from dask_sketch.distributions.testing.units import units_of
 from dask_sketch.errors import ArtifactError, DecodeError, InputError
 from dask_sketch.models import random_mixture
 from dask_sketch.sketching.open import sketch_from_dataset

@@ -12,7 +12,7 @@ from jobs.places import CHUNK_BYTES, ROWS, Place, answers_in, rows_of, write_row
 import dask_sketch as ds
 from dask_sketch.cli.jobs import BREACH, REFUSED_MODEL
 from dask_sketch.cli.main import cli
-from dask_sketch.decoders.misfit import loss_to_rival
+from dask_sketch.decoders.checks.misfit import loss_to_rival
 from dask_sketch.errors import ChunkError, LedgerError
 from dask_sketch.jobs.report import report_last_run
 from dask_sketch.jobs.verify import records_text

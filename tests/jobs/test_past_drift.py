@@ -6,7 +6,7 @@ import pytest
 
 from dask_sketch import FeatureMap
 from dask_sketch.distributions import ChangePoint, ChangePoints
-from dask_sketch.distributions.result import FeatureDifference, TwoSampleTest
+from dask_sketch.distributions.testing.result import FeatureDifference, TwoSampleTest
 from dask_sketch.errors import LedgerError
 from dask_sketch.jobs import drift_history
 from dask_sketch.jobs.ledger import create_ledger

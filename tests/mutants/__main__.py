@@ -91,17 +91,17 @@ PARTS = {
     ),
     "objective": (
         """
-        decoders/objective.py
-        decoders/atoms.py
-        decoders/atom_kernels.py
-        decoders/normal_equations.py
+        decoders/objectives/objective.py
+        decoders/objectives/atoms.py
+        decoders/objectives/atom_kernels.py
+        decoders/objectives/normal_equations.py
         decoders/descent.py
         """,
         """
-        decoders/test_atom_kernels.py
-        decoders/test_atoms.py
-        decoders/test_objective.py
-        decoders/test_normal_equations.py
+        decoders/objectives/test_atom_kernels.py
+        decoders/objectives/test_atoms.py
+        decoders/objectives/test_objective.py
+        decoders/objectives/test_normal_equations.py
         decoders/test_descent.py
         decoders/test_matrix_descent.py
         decoders/test_matrix_search.py

@@ -22,7 +22,7 @@ EQUIVALENT = {
         "step = min(step if w is None else GATHERED * step, len(x) or 2)",
     ): "size of the blocks of a chunk without rows",
     (
-        "decoders/atom_kernels.py",
+        "decoders/objectives/atom_kernels.py",
         "for p in range(column.shape[1]):",
     ): "the array is square",
     (

@@ -11,9 +11,9 @@ import numpy as np
 
 from dask_sketch.display.html import card, fields_table, html_table
 from dask_sketch.display.text import counted, describe, describe_bytes
-from dask_sketch.distributions.result import TwoSampleTest
-from dask_sketch.distributions.segmentation import ChangePoints, change_points
-from dask_sketch.distributions.two_sample import compare as compare_groups
+from dask_sketch.distributions.testing.result import TwoSampleTest
+from dask_sketch.distributions.testing.segmentation import ChangePoints, change_points
+from dask_sketch.distributions.testing.two_sample import compare as compare_groups
 from dask_sketch.errors import InputError, LedgerError
 from dask_sketch.jobs.ledger import history
 from dask_sketch.jobs.ledger.backends import Backend

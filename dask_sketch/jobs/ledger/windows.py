@@ -10,7 +10,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from dask_sketch.distributions.permutations import smallest_p_value, smallest_shifted_p_value
+from dask_sketch.distributions.testing.permutations import (
+    smallest_p_value,
+    smallest_shifted_p_value,
+)
 from dask_sketch.errors import LedgerError
 from dask_sketch.jobs.ledger.history import RunRecord
 from dask_sketch.jobs.ledger.partitions import Entry

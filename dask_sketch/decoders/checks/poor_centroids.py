@@ -1,0 +1,100 @@
+"""Compare decoded centroids with k-means, and warn of centroids that it beats."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+
+from dask_sketch.decoders.checks.few_pilot_rows import warn_of_few_clustered
+from dask_sketch.decoders.checks.misfit import has_rows, remedy_of, rows_to_compare
+from dask_sketch.decoders.checks.unlike_pilot import warn_of_unlike_rows
+from dask_sketch.decoders.checks.unusual_rows import (
+    warn_of_few_values,
+    warn_of_missing_rows,
+    warn_of_outliers,
+    warn_of_range,
+)
+from dask_sketch.decoders.objectives.atoms import Array
+from dask_sketch.decoders.starts import pilot_clusters, pilot_mixture
+from dask_sketch.models.clusters import kmeans
+from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.validation.warn import warn_user
+
+_WARNED_RATIO = 1.2  # ratio of mean squared errors that is warned of
+# Standard deviations of a component, from which the frequencies of a map hardly locate clusters.
+_FARTHEST = 100.0
+_ROUNDED = 1e-12  # mean squared error that is rounding, in the variance of the rows
+
+
+def warn_of_poor_centroids(
+    sketch: Sketch, means: Array, non_default_arguments: Collection[str] = ()
+) -> None:
+    """Warn of centroids that k-means on the rows beats, or that are of too few pilot rows.
+
+    Parameters
+    ----------
+    sketch
+        Sketch that was decoded.
+    means
+        Centroids, shape (K, n_features).
+    non_default_arguments
+        Names of the arguments of :func:`dask_sketch.decode` that keep it from k-means on the rows;
+        ``"n_components"`` where it was not given.
+    """
+    if sketch.privacy is not None:
+        return
+    warn_of_few_values(sketch, len(means))
+    if sketch.sample is None and _warn_of_centroids_without_rows(sketch, means):
+        return
+    pilot = pilot_mixture(sketch)
+    n_compared = 0 if sketch.holds_all_rows else len(means)
+    if pilot is None and not has_rows(sketch, n_compared):
+        return
+    rows, masses = rows_to_compare(sketch, n_compared, pilot)
+    remedy = remedy_of(sketch, len(means), non_default_arguments, "centroids")
+    error = _compare_with_kmeans(means, rows, masses, remedy)
+    if not sketch.feature_map.normalize:
+        warn_of_missing_rows(sketch, means, error)
+
+
+def _warn_of_centroids_without_rows(sketch: Sketch, means: Array) -> bool:
+    """Warn of the centroids of a sketch without rows; return whether they are of the pilot rows."""
+    record, clusters = sketch.feature_map.pilot, pilot_clusters(sketch, len(means))
+    if record is not None and clusters is not None and np.isin(means, clusters.centers).all():
+        if record.n_rows < sketch.count:  # else they are the centroids of all rows
+            warned = warn_of_few_clustered(sketch, len(means), record)
+            if not (warned or warn_of_outliers(sketch, means)):
+                warn_of_unlike_rows(sketch, None)
+        return True
+    warned = warn_of_outliers(sketch, means)
+    if not warned and record is not None and (known := record.mixture) is not None:
+        remedy = (
+            "Centroids so far out are uncertain: sketch with sample=True where rows may be "
+            "kept, or design with a larger n_pilot."
+        )
+        warn_of_range(sketch, known.weights, known.means, known.variances, _FARTHEST, remedy)
+    return False
+
+
+def _compare_with_kmeans(centers: Array, rows: Array, masses: Array, remedy: str) -> float:
+    """Mean squared error, with a warning of one that is far above that of k-means."""
+    rival = kmeans(rows, len(centers), weights=masses, n_starts=1)
+    squares = _squared_distances(rows, centers)
+    error = float(masses @ squares)
+    # rows of no more values than centroids have none but that of rounding
+    spread = float(masses @ _squared_distances(rows, masses @ rows[None]))
+    smallest = max(rival.inertia, _ROUNDED * spread)
+    if error > _WARNED_RATIO * smallest:
+        warn_user(
+            f"the mean squared error of the centroids is {error / smallest:.3g} times that of "
+            f"k-means on {len(rows):,} rows. {remedy}"
+        )
+    return error
+
+
+def _squared_distances(rows: Array, centers: Array) -> Array:
+    best = np.full(len(rows), np.inf)
+    for center in centers:
+        np.minimum(best, ((rows - center) ** 2).sum(axis=1), out=best)
+    return best

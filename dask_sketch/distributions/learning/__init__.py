@@ -1,0 +1,1 @@
+"""Regression and classification of groups of samples, from their sketches."""

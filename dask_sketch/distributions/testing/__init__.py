@@ -1,0 +1,1 @@
+"""Tests of two or many distributions and of independence, and points of change."""
