@@ -44,8 +44,8 @@ from dask_sketch.decoders.starts import (
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.low_rank import covariances_of
 from dask_sketch.models.model import LIKELIEST, REGULARIZED
+from dask_sketch.models.smallest_variance import MIN_VARIANCE
 from dask_sketch.models.weighted_em import (
-    MIN_VARIANCE,
     FittedMixture,
     choose_prior,
     fit_mixture,

@@ -24,7 +24,7 @@ from dask_sketch.decoders.objectives.atoms import Array
 from dask_sketch.decoders.objectives.objective import Objective
 from dask_sketch.decoders.optimizers import StoppingRule
 from dask_sketch.decoders.problem import Problem, Report, Solution, require_weight
-from dask_sketch.features.pilot import fit_pilot
+from dask_sketch.features.pilot_fit import fit_pilot
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.validation.threads import Threads
 

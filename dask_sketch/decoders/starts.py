@@ -12,7 +12,8 @@ from dask_sketch.decoders.optimizers import StoppingRule, ascend_many
 from dask_sketch.display.text import counted
 from dask_sketch.errors import DecodeError
 from dask_sketch.features.feature_map import FeatureMap
-from dask_sketch.features.pilot import PilotMixture, fit_pilot
+from dask_sketch.features.pilot import PilotMixture
+from dask_sketch.features.pilot_fit import fit_pilot
 from dask_sketch.models.alpha_stable import AlphaStableMixture
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.clusters import Clusters

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from dask_sketch.errors import InputError
 from dask_sketch.features.distributions import default_distribution
 from dask_sketch.features.feature_map import FeatureMap
-from dask_sketch.features.pilot import (
-    Pilot,
-    PilotMixture,
+from dask_sketch.features.pilot import Pilot, PilotMixture
+from dask_sketch.features.pilot_fit import (
     record_clusters,
     record_mixed_pilot,
     record_pilot,

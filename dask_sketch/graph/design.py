@@ -22,12 +22,8 @@ from dask_sketch.features.design import (
 )
 from dask_sketch.features.distributions import FEW, min_with_marginals
 from dask_sketch.features.feature_map import FeatureMap
-from dask_sketch.features.pilot import (
-    WARNED_SAMPLING_LOSS,
-    filled_pilot,
-    rounded_characteristic,
-    with_further_start,
-)
+from dask_sketch.features.pilot import WARNED_SAMPLING_LOSS, rounded_characteristic
+from dask_sketch.features.pilot_fit import filled_pilot, with_further_start
 from dask_sketch.graph.pilot_samples import pilot_samples
 from dask_sketch.sketching.arguments import require_nan_policy
 from dask_sketch.sketching.moment_grid import MAX_FEATURES, MomentGrid, default_n_columns

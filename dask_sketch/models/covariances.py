@@ -318,7 +318,9 @@ class Covariances:
         found[narrow] = units * floored(matrices[narrow] / units, lowest)
         return found
 
-    def maximization(self, moments: Moments, before: Components, floor: float) -> Components:
+    def maximization(
+        self, moments: Moments, before: Components, floor: float | Array
+    ) -> Components:
         """M-step; components without any weight keep their parameters."""
         seen = moments.counts > 1e-12
         counts = np.where(seen, moments.counts, 1.0)[:, None]
@@ -330,7 +332,12 @@ class Covariances:
         return Components(moments.counts / moments.counts.sum(), means, covariances)
 
     def _covariances(
-        self, moments: Moments, counts: Array, means: Array, before: Components, floor: float
+        self,
+        moments: Moments,
+        counts: Array,
+        means: Array,
+        before: Components,
+        floor: float | Array,
     ) -> Array:
         return np.maximum(moments.squares / counts - means**2, floor)
 
@@ -377,9 +384,14 @@ class Spherical(Covariances):
         return self.variances(components.covariances, *components.means.shape)
 
     def _covariances(
-        self, moments: Moments, counts: Array, means: Array, before: Components, floor: float
+        self,
+        moments: Moments,
+        counts: Array,
+        means: Array,
+        before: Components,
+        floor: float | Array,
     ) -> Array:
-        return np.maximum((moments.squares / counts - means**2).mean(axis=1), floor)
+        return np.maximum((moments.squares / counts - means**2).mean(axis=1), np.mean(floor))
 
 
 class Full(Covariances):
@@ -452,7 +464,12 @@ class Full(Covariances):
         add_second_moments(squares, responsibilities, block)
 
     def _covariances(
-        self, moments: Moments, counts: Array, means: Array, before: Components, floor: float
+        self,
+        moments: Moments,
+        counts: Array,
+        means: Array,
+        before: Components,
+        floor: float | Array,
     ) -> Array:
         matrices = moments.squares / counts[:, :, None] - means[:, :, None] * means[:, None, :]
         return floored(matrices, floor)
@@ -533,14 +550,25 @@ class Tied(Covariances):
         squares += (block * responsibilities.sum(axis=0)[:, None]).T @ block
 
     def _covariances(
-        self, moments: Moments, counts: Array, means: Array, before: Components, floor: float
+        self,
+        moments: Moments,
+        counts: Array,
+        means: Array,
+        before: Components,
+        floor: float | Array,
     ) -> Array:
         matrix = moments.squares - (means * moments.counts[:, None]).T @ means
         return floored(matrix, floor)
 
 
-def floored(matrices: Array, floor: float) -> Array:
-    """Symmetric part, with eigenvalues that are at least the floor, if that is above zero."""
+def floored(matrices: Array, floor: float | Array) -> Array:
+    """Symmetric part, with eigenvalues that are at least the floor, if that is above zero.
+
+    With one for each feature, these are eigenvalues in units of its root.
+    """
+    if isinstance(floor, np.ndarray):
+        unit = np.sqrt(np.outer(floor, floor))
+        return np.asarray(unit * floored(matrices / unit, 1.0))
     matrices = 0.5 * (matrices + np.swapaxes(matrices, -1, -2))
     if floor == 0.0:
         return np.asarray(matrices)

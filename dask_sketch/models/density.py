@@ -14,9 +14,6 @@ Array = NDArray[np.float64]
 _MAX_EXPANDED = 1e6
 _GRID_STEPS = 6  # to either side of a rounded value, at most one deviation each
 _DISTINCT = 0.5  # fraction of the rows with distinct values of a feature of few values, at most
-# Multiple of the smallest variance up to which a variance counts as the smallest, and rows of a
-# component that show whether it is
-AT_FLOOR, _MIN_HELD = 1.5, 20
 _TINY = np.finfo(float).tiny
 _NO_WIDTH = 3e-3  # standard deviation, over that of the rows, below which values are points
 
@@ -226,46 +223,3 @@ def masses_on_grid(variances: Array, rounding: Array) -> Array:
     sums = np.exp(-0.5 * ratios[..., None] * steps**2).sum(axis=-1)
     masses = np.where(ratios > 1.0, np.sqrt(ratios / (2.0 * np.pi)) * sums, 1.0)
     return np.asarray(masses.prod(axis=1))
-
-
-def losses_by_floor(
-    rows: Array, nearest: NDArray[np.intp], weights: Array, variances: Array, floor: Array
-) -> tuple[Array, Array, Array]:
-    """Losses of log-likelihood by variances that are held at a floor, unless rows share values.
-
-    Parameters
-    ----------
-    rows
-        Rows, shape (n, n_features).
-    nearest
-        Component of each row, shape (n,).
-    weights, variances
-        Weights (n_components,) and variances (n_components, n_features) of the components.
-    floor
-        Smallest variance in each feature, shape (n_features,).
-
-    Returns
-    -------
-    losses, fractions, values
-        Shape (n_components, n_features): loss in nats a sample where the rows of a component are
-        narrower than the floor; its weight where half of its rows or more share values; and the
-        median of these values. Zero elsewhere, and for components of under 20 rows.
-
-    Examples
-    --------
-    >>> rows = np.linspace(0.0, 1e-3, 50)[:, None]
-    >>> one = np.ones((1, 1))
-    >>> losses_by_floor(rows, np.zeros(50, int), np.ones(1), one, np.ones(1))[0].round(1)
-    array([[7.6]])
-    """
-    narrow = variances < AT_FLOOR * floor
-    losses, fractions, values = (np.zeros_like(variances) for _ in range(3))
-    for k in np.flatnonzero(narrow.any(axis=1)):
-        members = rows[nearest == k]
-        for j in np.flatnonzero(narrow[k]) if len(members) >= _MIN_HELD else ():
-            ratio = float(members[:, j].var()) / max(float(floor[j]), _TINY)
-            if 2 * len(np.unique(members[:, j])) <= len(members):
-                fractions[k, j], values[k, j] = weights[k], np.median(members[:, j])
-            elif ratio < 1.0:
-                losses[k, j] = 0.5 * weights[k] * (ratio - 1.0 - np.log(max(ratio, _TINY)))
-    return losses, fractions, values

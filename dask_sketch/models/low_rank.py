@@ -276,7 +276,12 @@ class LowRank(Full):
         return factor_analysis(matrices, self.rank, noise, floor=floors, n_steps=_STEPS_OF_PASS)
 
     def _covariances(
-        self, moments: Moments, counts: Array, means: Array, before: Components, floor: float
+        self,
+        moments: Moments,
+        counts: Array,
+        means: Array,
+        before: Components,
+        floor: float | Array,
     ) -> Array:
         matrices = moments.squares / counts[:, :, None] - means[:, :, None] * means[:, None, :]
         noise = before.covariances[..., 0]

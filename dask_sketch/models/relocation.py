@@ -33,7 +33,7 @@ def relocations(
     components: Components,
     rows: Array,
     weights: Array,
-    floor: float,
+    floor: float | Array,
     together: float | None = None,
 ) -> Iterator[Components]:
     """Mixtures with one component removed and another one split, the most promising first.
@@ -53,7 +53,7 @@ def relocations(
     rows, weights
         Rows in standard units, shape (n_rows, n_features), and their weights, shape (n_rows,).
     floor
-        Smallest variance.
+        Smallest variance, or one for each feature, shape (n_features,).
     together
         Expected gain of likelihood, in nats, above which moves are made together in a first
         mixture, if there are several of different components; None for no such mixture.
@@ -212,7 +212,7 @@ def _split(
     responsibility: Array,
     rows: Array,
     weights: Array,
-    floor: float,
+    floor: float | Array,
 ) -> tuple[float, Components | None]:
     """Gain of the likelihood by splitting a component in two, and its halves."""
     kept = np.flatnonzero(responsibility > _MIN_FRACTION)

@@ -15,7 +15,6 @@ from numpy.typing import ArrayLike, NDArray
 from dask_sketch.errors import InputError
 from dask_sketch.models.clusters import Clusters, one_thread
 from dask_sketch.models.covariances import Components, Covariances
-from dask_sketch.models.density import AT_FLOOR, RowDensity, losses_by_floor
 from dask_sketch.models.low_rank import covariances_of, require_rank
 from dask_sketch.models.relocation import (
     agglomerate,
@@ -24,9 +23,9 @@ from dask_sketch.models.relocation import (
     relocations,
     tied_relocations,
 )
+from dask_sketch.models.smallest_variance import MIN_VARIANCE, smallest_variances
 
 Array = NDArray[np.float64]
-MIN_VARIANCE = 1e-6  # smallest variance, as a fraction of the variance of the rows
 _MIN_ROWS = 3.0  # effective rows of a component; with fewer its likelihood has no bound
 _MAX_RESEEDED = 3  # moves of degenerate components, per component
 _START_WORK, _MOVE_WORK = 4e6, 2e7  # components times rows of all starts, and of all moves
@@ -79,6 +78,8 @@ class FittedMixture:
         Mean log-likelihood with the variances of rounding added, by which mixtures are compared.
     rounding
         Variances of rounding, shape (n_features,), in squared units of the rows.
+    smallest
+        Smallest variances that the fit allowed, shape (n_features,), in squared units of the rows.
     """
 
     weights: Array
@@ -92,6 +93,7 @@ class FittedMixture:
     start_likelihoods: Array
     score: float
     rounding: Array
+    smallest: Array
 
 
 @dataclass
@@ -183,12 +185,21 @@ class _Rows:
         self.prior = prior
         self.center = weights @ rows
         variance = weights @ (rows - self.center) ** 2
+        smallest, middle = smallest_variances(rows, variance)
+        is_far = smallest < MIN_VARIANCE * variance
         varies = np.ptp(rows, axis=0) > 0
         if family.isotropic or not varies.any():
             mean = float(variance.mean())
             variance = np.full(len(variance), mean if mean > 0 else 1.0)
         else:
             variance = np.where(varies, variance, variance[varies].mean())
+        self.fraction: float | Array = 1.0  # smallest variance, over that of most data
+        if is_far.any():
+            self.fraction = np.where(is_far, smallest / (MIN_VARIANCE * variance), 1.0)
+            if family.isotropic:
+                self.fraction = float(smallest.mean() / (MIN_VARIANCE * variance[0]))
+            # a center that keeps the digits of most rows
+            self.center = np.where(is_far, middle, self.center)
         self.scale = np.sqrt(variance)
         self.rows = (rows - self.center) / self.scale
         self.weights = weights
@@ -226,9 +237,7 @@ class _Rows:
         means = (means - self.center) / self.scale
         return Components(weights, means, self.family.rescaled(covariances, 1.0 / self.scale))
 
-    def iterate(
-        self, run: _Run, n_iterations: int, tolerance: float, regularization: float
-    ) -> None:
+    def iterate(self, run: _Run, n_iterations: int, tolerance: float, floor: float | Array) -> None:
         """Iterate until the gain is below the tolerance; re-seed degenerate components."""
         for _ in range(n_iterations):
             moments = self.family.expectation(run.components, self.rows, self.weights)
@@ -240,8 +249,8 @@ class _Rows:
                 run.converged = True
                 return
             # a prior makes matrices definite, without the eigenvalues that a floor needs
-            floor = 0.0 if self.prior > 0.0 and self.family.name == "full" else regularization
-            run.components = self.family.maximization(moments, run.components, floor)
+            smallest = 0.0 if self.prior > 0.0 and self.family.name == "full" else floor
+            run.components = self.family.maximization(moments, run.components, smallest)
             if self.prior > 0.0:
                 rows_of = moments.counts**2 / np.maximum(moments.squared_counts, _TINY)
                 run.components = self.family.shrunk(run.components, rows_of, self.prior)
@@ -261,7 +270,7 @@ class _Rows:
         n_moves: int,
         n_iterations: int,
         tolerance: float,
-        regularization: float,
+        floor: float | Array,
     ) -> None:
         """Remove one component and split another, as long as the likelihood grows.
 
@@ -276,17 +285,13 @@ class _Rows:
         is_large = False
         while n_moves > 0:
             given = self.family, run.components, self.rows, self.weights
-            moves = (
-                relocations(*given, regularization, together)
-                if splits
-                else tied_relocations(*given)
-            )
+            moves = relocations(*given, floor, together) if splits else tied_relocations(*given)
             before = self.score(run)
             enough = before + _MIN_GAIN
             for moved in islice(moves, min(_MAX_FAILED, n_moves)):
                 n_moves -= 1
                 trial = _Run(moved, run.start)
-                self.iterate(trial, _TRIAL, tolerance, regularization)
+                self.iterate(trial, _TRIAL, tolerance, floor)
                 if self.score(trial) > enough:
                     break
             else:
@@ -295,14 +300,14 @@ class _Rows:
             if is_large:
                 n_moves, n_large = n_moves + 1, n_large - 1
             else:
-                self.iterate(trial, n_iterations, tolerance, regularization)
+                self.iterate(trial, n_iterations, tolerance, floor)
             if self.rounding.any() and self.score(trial) < enough:
                 break
             run.components, run.converged = trial.components, trial.converged
             run.log_likelihood = trial.log_likelihood
             run.n_iterations += trial.n_iterations
         if is_large and not run.converged:
-            self.iterate(run, n_iterations, tolerance, regularization)
+            self.iterate(run, n_iterations, tolerance, floor)
 
     def _reseed(self, run: _Run, degenerate: NDArray[np.intp]) -> None:
         """Move components to rows whose likelihood is poorest, with the pooled covariance."""
@@ -368,9 +373,10 @@ def fit_mixture(
         ``"diag"``, ``"spherical"``, ``"tied"`` or ``"full"``, as in scikit-learn; or
         ``"low-rank:r"``, factor analysers of ``r`` factors.
     regularization
-        Smallest variance, as a fraction of the variance of the rows; for ``"full"`` and ``"tied"``,
-        the smallest eigenvalue of the covariances of standardised rows; for ``"low-rank:r"``, the
-        smallest noise variance.
+        Smallest variance, as a fraction of the variance of the rows, or less where a few rows are
+        far out (:func:`~dask_sketch.models.smallest_variance.smallest_variances`); for ``"full"``
+        and ``"tied"``, the smallest eigenvalue of the covariances of standardised rows; for
+        ``"low-rank:r"``, the smallest noise variance.
     tolerance
         Gain of an iteration below which iterations end, in nats.
     n_iterations
@@ -419,6 +425,7 @@ def fit_mixture(
         raise InputError(f"n_starts={n_starts!r}: give at least one, or starts.")
     with one_thread():
         data = _Rows(values, masses, family, prior)
+        floor = regularization * data.fraction
         runs = [_Run(data.inward(*_given(start, family)), k) for k, start in enumerate(starts)]
         runs += [
             _Run(_kmeans_start(data, n_components, seed_of), len(starts) + k)
@@ -426,20 +433,20 @@ def fit_mixture(
         ]
         if merged:
             finer = _Run(_kmeans_start(data, 2 * n_components, np.random.SeedSequence(seed)), -1)
-            data.iterate(finer, _MERGED, tolerance, regularization)
+            data.iterate(finer, _MERGED, tolerance, floor)
             runs.append(_Run(agglomerate(family, finer.components, n_components), len(runs)))
         for run in runs:
-            data.iterate(run, min(_FIRST, n_iterations), tolerance, regularization)
+            data.iterate(run, min(_FIRST, n_iterations), tolerance, floor)
         continued = _best(runs, _CONTINUED)
         for run in continued:
-            data.iterate(run, n_iterations - run.n_iterations, tolerance, regularization)
+            data.iterate(run, n_iterations - run.n_iterations, tolerance, floor)
         if rounding is None:
             common = [run for run in continued if run.start < len(starts) + n_starts]
             data.allow_for_rounding(_best(common or continued, 1)[0])
         else:
             data.rounding = rounding / data.scale**2
         for run in _distinct(continued):
-            data.relocate(run, n_moves, n_iterations, tolerance, regularization)
+            data.relocate(run, n_moves, n_iterations, tolerance, floor)
         best = max(continued, key=data.score)
     shift = float(np.log(data.scale).sum())
     order = np.argsort(-best.components.weights, kind="stable")
@@ -456,25 +463,8 @@ def fit_mixture(
         np.array([run.log_likelihood - shift for run in runs]),
         data.score(best) - shift,
         data.rounding * data.scale**2,
+        np.asarray(floor * data.scale**2),
     )
-
-
-def loss_by_floor(rows: Array, mixture: FittedMixture) -> float:
-    """Log-likelihood that a mixture loses by clusters narrower than the smallest variance, in nats.
-
-    Parameters
-    ----------
-    rows
-        Rows of the fit, shape (n_rows, n_features).
-    mixture
-        Mixture with diagonal covariances.
-    """
-    weights, means, variances = mixture.weights, mixture.means, mixture.covariances
-    floor = MIN_VARIANCE * rows.var(axis=0)
-    if not (variances < AT_FLOOR * floor).any():  # as for most data, in no time
-        return 0.0
-    nearest = RowDensity(weights, means, variances).log_joint(rows).argmax(axis=1)
-    return float(losses_by_floor(rows, nearest, weights, variances, floor)[0].sum())
 
 
 def choose_prior(

@@ -13,7 +13,7 @@ from dask_sketch.decoders.greedy import n_levels
 from dask_sketch.decoders.mixture_reduction import max_atoms
 from dask_sketch.errors import DecodeError
 from dask_sketch.features import FeatureMap
-from dask_sketch.features.pilot import fit_pilot
+from dask_sketch.features.pilot_fit import fit_pilot
 from dask_sketch.models import GaussianMixture, random_mixture
 
 

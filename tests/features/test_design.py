@@ -14,7 +14,7 @@ from dask_sketch.features.design import (
     require_design_arguments,
     whitening_matrix,
 )
-from dask_sketch.features.pilot import rough_mixture
+from dask_sketch.features.pilot_fit import rough_mixture
 from dask_sketch.models import random_mixture
 
 GOOD = {

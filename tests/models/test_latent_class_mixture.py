@@ -54,7 +54,8 @@ def test_missing_values_are_replaced_by_predictions():
     assert MODEL.categories.frame(MODEL.impute(frame))["color"].tolist() == ["red", "blue"]
     lazy = MODEL.impute(da.from_array(np.tile([np.nan, 1.0, np.nan], (6, 1)), chunks=(2, 3)))
     assert lazy.shape == (6, 3)
-    np.testing.assert_array_equal(lazy.compute()[0], MODEL.impute([[np.nan, 1, np.nan]])[0])
+    # products of matrices may differ in the last digit between numbers of rows
+    np.testing.assert_allclose(lazy.compute()[0], MODEL.impute([[np.nan, 1, np.nan]])[0], 1e-14)
 
 
 def test_rows_of_impossible_levels_have_no_density():

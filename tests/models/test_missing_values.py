@@ -10,7 +10,7 @@ from scipy.stats import multivariate_normal, norm
 
 from dask_sketch import GaussianMixture
 from dask_sketch.errors import InputError
-from dask_sketch.features.pilot import filled_pilot, rough_mixture
+from dask_sketch.features.pilot_fit import filled_pilot, rough_mixture
 from dask_sketch.graph.apply import apply
 from dask_sketch.models import random_mixture
 from dask_sketch.models.missing_values import fill_from_near, fit_observed

@@ -33,7 +33,7 @@ from dask_sketch.features.pilot import PilotMixture
 from dask_sketch.models.covariances import floored
 from dask_sketch.models.density import RowDensity
 from dask_sketch.models.gaussian_mixture import GaussianMixture
-from dask_sketch.models.weighted_em import MIN_VARIANCE
+from dask_sketch.models.smallest_variance import smallest_variances
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.tables import feature_title
 from dask_sketch.validation.warn import warn_user
@@ -89,7 +89,7 @@ def mean_log_likelihood(rows: Array, weights: Array, mixture: tuple[Array, Array
         Weights (K,), means (K, n_features) and variances (K, n_features), or covariance matrices
         (K, n_features, n_features).
     """
-    floor = MIN_VARIANCE * (weights @ (rows - weights @ rows) ** 2)
+    floor = smallest_variances(rows, weights @ (rows - weights @ rows) ** 2)[0]
     fractions, means, covariances = mixture
     if covariances.ndim == 3:
         unit = np.sqrt(np.outer(floor, floor))

@@ -10,9 +10,15 @@ import numpy.typing as npt
 
 from dask_sketch.decoders.objectives.atoms import Array
 from dask_sketch.features.pilot import PilotMixture
-from dask_sketch.models.density import AT_FLOOR, RowDensity, losses_by_floor, uncovered_features
+from dask_sketch.models.density import RowDensity, uncovered_features
 from dask_sketch.models.gaussian_mixture import GaussianMixture
-from dask_sketch.models.weighted_em import MIN_VARIANCE, rounding_step
+from dask_sketch.models.smallest_variance import (
+    AT_FLOOR,
+    MIN_VARIANCE,
+    losses_by_floor,
+    smallest_variances,
+)
+from dask_sketch.models.weighted_em import rounding_step
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.tables import feature_title
 from dask_sketch.validation.warn import warn_user
@@ -323,7 +329,7 @@ def warn_of_shared_values(sketch: Sketch, mixture: PilotMixture) -> None:
     pilot = sketch.feature_map.pilot
     if pilot is None or mixture.probabilities is not None:
         return
-    weight = mixture.weights @ (mixture.variances < AT_FLOOR * MIN_VARIANCE * pilot.variance)
+    weight = mixture.weights @ (mixture.variances < AT_FLOOR * pilot.floor)
     mixed = np.flatnonzero((weight > _SHARED) & (weight < 1.0 - _SHARED))
     if len(mixed):
         first = int(mixed[np.argmax(weight[mixed])])
@@ -352,7 +358,7 @@ def warn_of_floored_pilot(sketch: Sketch, weights: Array, variances: Array, enou
     pilot = sketch.feature_map.pilot
     if pilot is None or pilot.floor_loss <= enough:
         return
-    weight = weights @ (variances < AT_FLOOR * MIN_VARIANCE * pilot.variance)
+    weight = weights @ (variances < AT_FLOOR * pilot.floor)
     if weight.max() > _SHARED:
         title = feature_title(int(weight.argmax()), sketch.feature_map.feature_names)
         _warn_of_floor(f"those of {title}", pilot.floor_loss)
@@ -395,6 +401,7 @@ def warn_of_narrow_components(
     if not (variances < AT_FLOOR * floor).any():
         return
     rows = sketch.sample.rows.astype(np.float64)
+    floor = smallest_variances(rows, sketch.variance)[0]
     kind = "full" if matrices else "diag"
     nearest = GaussianMixture(*mixture, covariance_type=kind).predict(rows)
     losses, fractions, values = losses_by_floor(rows, nearest, weights, variances, floor)
