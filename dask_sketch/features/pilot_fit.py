@@ -27,7 +27,12 @@ from dask_sketch.models.missing_values import (
     log_joint_observed,
 )
 from dask_sketch.models.product_em import fit_product
-from dask_sketch.models.smallest_variance import MIN_VARIANCE, loss_by_floor, smallest_variances
+from dask_sketch.models.smallest_variance import (
+    AT_FLOOR,
+    MIN_VARIANCE,
+    losses_by_floor,
+    smallest_variances,
+)
 from dask_sketch.models.weighted_em import fit_centroids, fit_mixture, rounding_variances
 from dask_sketch.validation.categories import Categories
 from dask_sketch.validation.tables import feature_title
@@ -204,15 +209,24 @@ def record_pilot(
         n_moves=n_moves,
     )
     best = PilotMixture(mixture.weights, mixture.means, mixture.covariances, mixture.log_likelihood)
-    fitted, smallest = (mixture.weights, mixture.means, mixture.covariances), None
+    smallest = None
     floor = smallest_variances(rows, variance)[0]
     if (floor < MIN_VARIANCE * variance).any():
         smallest = floor
     return Pilot(
         len(rows), variance, gaussian, _with_constants(rows, best), _sampling_loss(x, best, seed),
-        clusters, clusters_excess=excess, floor_loss=loss_by_floor(x, fitted, mixture.smallest),
+        clusters, clusters_excess=excess, floor_loss=_loss_by_floor(x, best, mixture.smallest),
         smallest_variances=smallest,
     )  # fmt: skip
+
+
+def _loss_by_floor(rows: Array, mixture: PilotMixture, floor: Array) -> float:
+    """Log-likelihood lost by clusters narrower than the smallest variances (n_features,)."""
+    weights, means, variances = mixture.weights, mixture.means, mixture.variances
+    if not (variances < AT_FLOOR * floor).any():  # as for most data, in no time
+        return 0.0
+    nearest = RowDensity(weights, means, variances).log_joint(rows).argmax(axis=1)
+    return float(losses_by_floor(rows, nearest, weights, variances, floor)[0].sum())
 
 
 def with_further_start(pilot: Pilot, rows: Array, seed: int = 0) -> Pilot:

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_sketch.models.smallest_variance import MIN_VARIANCE, smallest_variances
+
 Array = NDArray[np.float64]
 _FILLED_ITERATIONS = 30  # of EM on the observed values before missing ones are drawn
 _MAX_GIVERS = 1000  # rows with the most values, of which one is nearest
-_FLOOR = 1e-6  # smallest variance, as a fraction of that of the observed values
 
 
 def log_joint_observed(weights: Array, means: Array, covariances: Array, rows: Array) -> Array:
@@ -122,7 +123,7 @@ def fit_observed(
     counts = indicators.sum(axis=0)
     mean = values.sum(axis=0) / np.maximum(counts, 1.0)
     spread = (seen * (values - mean) ** 2).sum(axis=0) / np.maximum(counts, 1.0)
-    floor = np.where(spread > 0.0, _FLOOR * spread, _FLOOR)
+    floor = np.where(spread > 0.0, smallest_variances(rows, spread)[0], MIN_VARIANCE)
     variances = np.maximum(variances, floor)
     for _ in range(n_iterations):
         joint = log_joint_observed(weights, means, variances, rows)

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from dask_sketch.models.density import JointDensity
+from dask_sketch.models.smallest_variance import MIN_VARIANCE, smallest_variances
 from dask_sketch.validation.categories import Categories
 
 Array = NDArray[np.float64]
 MIN_PROBABILITY = 1e-6  # of a level in a fit, so that no row has the density zero
-MIN_VARIANCE = 1e-6  # of a component, as a fraction of that of the rows
 _SHORT_ITERATIONS = 15  # of each start, before the best one is continued
 _OWN_FRACTION = 0.5  # weight of the row that a component starts from, against all rows
 
@@ -207,7 +207,8 @@ class _Fit:
         self._rows = ProductRows(rows, categories, self._center)
         self._masses, self._categories = masses, categories
         spread = masses @ self._rows.squares / counts
-        self._floor = np.where(spread > 0.0, MIN_VARIANCE * spread, MIN_VARIANCE)
+        smallest = smallest_variances(numbers, spread)[0]
+        self._floor = np.where(spread > 0.0, smallest, MIN_VARIANCE)
         self._spread = np.maximum(spread, self._floor)
         self._indicators = self._rows.indicators
         self._levels = self._divided(np.asarray(masses @ self._indicators)[None])

@@ -8,8 +8,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_sketch.models.density import RowDensity
-
 Array = NDArray[np.float64]
 MIN_VARIANCE = 1e-6  # smallest variance, as a fraction of the variance of the rows
 # Largest one, as a fraction of the variance of the middle of the values; but not below this
@@ -33,9 +31,9 @@ def smallest_variances(rows: Array, variances: Array) -> tuple[Array, Array]:
     Parameters
     ----------
     rows
-        Finite rows, shape (n, n_features).
+        Rows, shape (n, n_features), with NaN where values are missing.
     variances
-        Variances of the rows, shape (n_features,).
+        Variances of the observed values, shape (n_features,).
 
     Returns
     -------
@@ -54,9 +52,9 @@ def smallest_variances(rows: Array, variances: Array) -> tuple[Array, Array]:
     """
     smallest, middle = MIN_VARIANCE * variances, np.empty(rows.shape[1])
     for j, column in enumerate(np.ascontiguousarray(rows.T)):
-        values = np.unique(column)
-        if len(values) == 1:
-            middle[j] = values[0]
+        values = np.unique(column[~np.isnan(column)])
+        if len(values) < 2:
+            middle[j] = values[0] if len(values) else 0.0
             continue
         half = len(values) // 2
         widths = values[half:] - values[: len(values) - half]
@@ -66,25 +64,6 @@ def smallest_variances(rows: Array, variances: Array) -> tuple[Array, Array]:
         of_middle = _OF_MIDDLE * (float(widths[first]) / _HALF_OF_NORMAL) ** 2
         smallest[j] = min(smallest[j], max(of_middle, _OF_RANGE * farthest**2))
     return smallest, middle
-
-
-def loss_by_floor(rows: Array, mixture: tuple[Array, Array, Array], floor: Array) -> float:
-    """Log-likelihood that a mixture loses by clusters narrower than the smallest variance, in nats.
-
-    Parameters
-    ----------
-    rows
-        Rows of the fit, shape (n_rows, n_features).
-    mixture
-        Weights (n_components,), means and variances (n_components, n_features).
-    floor
-        Smallest variances, shape (n_features,).
-    """
-    weights, means, variances = mixture
-    if not (variances < AT_FLOOR * floor).any():  # as for most data, in no time
-        return 0.0
-    nearest = RowDensity(weights, means, variances).log_joint(rows).argmax(axis=1)
-    return float(losses_by_floor(rows, nearest, weights, variances, floor)[0].sum())
 
 
 def losses_by_floor(

@@ -5,7 +5,6 @@ import pytest
 
 from dask_sketch.models.smallest_variance import (
     MIN_VARIANCE,
-    loss_by_floor,
     losses_by_floor,
     smallest_variances,
 )
@@ -50,6 +49,14 @@ def test_it_is_of_the_middle_where_some_rows_are_far_out():
         assert abs(middle[0] - 5.0) < 0.5
 
 
+def test_missing_values_are_left_out():
+    values = np.where(RNG.random(2000) < 0.02, 999_999.0, NORMAL)
+    values[::3] = np.nan
+    smallest, _ = smallest_variances(values[:, None], np.nanvar(values[:, None], axis=0))
+    assert smallest[0] < 0.02
+    assert smallest_variances(np.full((3, 1), np.nan), np.zeros(1))[0] == [0.0]
+
+
 def test_features_that_do_not_vary_have_none():
     rows = np.full((10, 1), 7.0)
     smallest, middle = smallest_variances(rows, np.zeros(1))
@@ -87,6 +94,3 @@ def test_losses_are_of_narrow_clusters_and_not_of_shared_values():
     assert losses[1:].tolist() == [[0.0], [0.0]]
     assert fractions.ravel() == pytest.approx([0.0, 1.0 / 3.0, 0.0])
     assert values[1, 0] == 2.0
-    mixture = weights, np.array([[0.0], [2.0], [10.0]]), variances
-    assert loss_by_floor(x, mixture, np.array([1e-2])) == pytest.approx(losses.sum())
-    assert loss_by_floor(x, mixture, np.array([1e-6])) == 0.0
