@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dask_sketch.features.design import default_n_frequencies
-from dask_sketch.features.distributions import sample_frequencies
 from dask_sketch.features.feature_map import FeatureMap
+from dask_sketch.features.frequency_distributions import sample_frequencies
 from dask_sketch.features.pilot_fit import fit_pilot
 from dask_sketch.features.scale import ScaleFit, clustering_scale, estimate_scale, observe_scale
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.errors import InputError
-from dask_sketch.features.distributions import default_distribution
 from dask_sketch.features.feature_map import FeatureMap
+from dask_sketch.features.frequency_distributions import default_distribution
 from dask_sketch.features.pilot import Pilot, PilotMixture
 from dask_sketch.features.pilot_fit import (
     record_clusters,

@@ -17,13 +17,13 @@ from dask_sketch.display.plots import FeatureMapPlots
 from dask_sketch.display.text import describe
 from dask_sketch.errors import ArtifactError, InputError, MergeError
 from dask_sketch.features import specification
-from dask_sketch.features.distributions import importance_weights
 from dask_sketch.features.frequencies import (
     SampledFrequencies,
     Sampling,
     sampled_frequencies,
     stored_frequencies,
 )
+from dask_sketch.features.frequency_distributions import importance_weights
 from dask_sketch.features.pilot import Pilot
 from dask_sketch.features.scale import ScaleFit
 from dask_sketch.validation.arrays import frozen, require_integer
@@ -65,7 +65,7 @@ class FeatureMap:
         Frequency distribution: ``"adapted-radius"`` (eq. 17; the default), ``"sparse-radius"``,
         ``"sparse-sums"``, ``"folded-gaussian"``, ``"gaussian"``, ``"gaussian-marginals"`` or
         ``"clustering"`` (Gribonval et al. 2017, eq. 40, with :attr:`feature_weights`); see
-        :func:`dask_sketch.features.distributions.sample_frequencies`.
+        :func:`dask_sketch.features.frequency_distributions.sample_frequencies`.
     seed
         Seed of the random frequencies, ``>= 0``.
     dtype

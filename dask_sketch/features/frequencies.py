@@ -14,7 +14,7 @@ import scipy
 from numpy.typing import NDArray
 
 from dask_sketch.errors import ArtifactError, InputError
-from dask_sketch.features.distributions import sample_frequencies, sample_mixed
+from dask_sketch.features.frequency_distributions import sample_frequencies, sample_mixed
 from dask_sketch.features.kernels.structured_frequencies import (
     round_to_grid,
     signs_of_zeros,
@@ -36,7 +36,7 @@ class Sampling:
     spec
         Specification of the feature map as JSON text, which the digest covers.
     distribution, variances, weights, n_frequencies, seed
-        Arguments of :func:`~dask_sketch.features.distributions.sample_frequencies`.
+        Arguments of :func:`~dask_sketch.features.frequency_distributions.sample_frequencies`.
     whitening
         Matrix that multiplies the sampled frequencies, shape (n_features, n_features), or None.
     row_whitening

@@ -12,7 +12,7 @@ from scipy.spatial import distance
 
 from dask_sketch.display.html import card
 from dask_sketch.errors import InputError
-from dask_sketch.features.distributions import sample_frequencies
+from dask_sketch.features.frequency_distributions import sample_frequencies
 from dask_sketch.models.clusters import kmeans
 from dask_sketch.validation.arrays import require_integer, require_memory, require_unmasked
 

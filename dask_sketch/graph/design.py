@@ -20,8 +20,8 @@ from dask_sketch.features.design import (
     larger_pilot,
     require_design_arguments,
 )
-from dask_sketch.features.distributions import FEW, min_with_marginals
 from dask_sketch.features.feature_map import FeatureMap
+from dask_sketch.features.frequency_distributions import FEW, min_with_marginals
 from dask_sketch.features.pilot import WARNED_SAMPLING_LOSS, rounded_characteristic
 from dask_sketch.features.pilot_fit import filled_pilot, with_further_start
 from dask_sketch.graph.pilot_samples import pilot_samples

@@ -14,7 +14,7 @@ from dask_sketch.diagnostics.report import installed_versions
 from dask_sketch.errors import ArtifactError, InputError, JobError, LedgerError
 from dask_sketch.features.artifact import open_feature_map
 from dask_sketch.features.feature_map import FeatureMap
-from dask_sketch.jobs.job_tables import shown_value
+from dask_sketch.jobs.job_keys import shown_value
 from dask_sketch.jobs.ledger.backends import open_backend
 from dask_sketch.jobs.ledger.manifest import require_vacant
 from dask_sketch.jobs.ledger.objects import OtherSchema
@@ -28,7 +28,7 @@ from dask_sketch.validation.choices import PCA
 
 if TYPE_CHECKING:
     from dask_sketch.jobs.job_file import Job
-    from dask_sketch.jobs.job_tables import DataTable
+    from dask_sketch.jobs.job_keys import DataTable
     from dask_sketch.jobs.ledger.ledger import Ledger
     from dask_sketch.sources.samples import Samples
 

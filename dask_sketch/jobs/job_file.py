@@ -1,4 +1,4 @@
-"""Read and check job files: TOML files that describe a nightly job."""
+"""Read and check job files: TOML files of nightly jobs, whose keys are in `job_keys`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pydantic import (
 
 from dask_sketch.cluster.settings import ClusterSettings
 from dask_sketch.errors import InputError, JobError
-from dask_sketch.jobs.job_tables import (
+from dask_sketch.jobs.job_keys import (
     MAX_SHOWN,
     DataTable,
     DecodeTable,

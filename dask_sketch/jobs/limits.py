@@ -19,7 +19,7 @@ _GROWTH_OF_COST = 10.0  # between two runs
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from dask_sketch.jobs.job_tables import LimitsTable
+    from dask_sketch.jobs.job_keys import LimitsTable
     from dask_sketch.jobs.ledger.sums import Sums
     from dask_sketch.models.model import Model
 

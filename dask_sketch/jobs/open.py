@@ -46,7 +46,7 @@ from dask_sketch.validation.choices import PCA
 
 if TYPE_CHECKING:
     from dask_sketch.jobs.job_file import Job
-    from dask_sketch.jobs.job_tables import DataTable, GroupsTable, SourceTable
+    from dask_sketch.jobs.job_keys import DataTable, GroupsTable, SourceTable
     from dask_sketch.jobs.ledger.partitions import Partition
     from dask_sketch.sketching.arguments import NanPolicy
 
@@ -345,7 +345,7 @@ def group_keys(table: GroupsTable, keys: Iterable[str]) -> dict[str, list[str]]:
 
     Examples
     --------
-    >>> from dask_sketch.jobs.job_tables import GroupsTable
+    >>> from dask_sketch.jobs.job_keys import GroupsTable
     >>> table = GroupsTable(pattern="[^/]+/([a-z]+)-")
     >>> group_keys(table, ["x/b-1", "x/a-2", "x/a-1", "x/9"])
     {'a': ['x/a-1', 'x/a-2'], 'b': ['x/b-1']}

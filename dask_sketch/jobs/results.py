@@ -35,7 +35,7 @@ from dask_sketch.sketching.sketch import Sketch
 
 if TYPE_CHECKING:
     from dask_sketch.jobs.job_file import Job
-    from dask_sketch.jobs.job_tables import DecodeTable, GroupsTable
+    from dask_sketch.jobs.job_keys import DecodeTable, GroupsTable
     from dask_sketch.jobs.ledger.history import RunRecord
     from dask_sketch.jobs.ledger.ledger import Ledger
 

@@ -1,6 +1,7 @@
-"""Smallest variances of components: of the rows, and of the narrow part of rows that lie far apart.
+"""Smallest variances that fits to rows allow, also where a few of the rows are far out.
 
-The likelihood of a mixture has no bound as components narrow to values that rows share.
+The likelihood of a mixture has no bound as components narrow to values that rows share. The
+smallest variance of fits to a sketch is in :mod:`dask_sketch.decoders.objectives.atoms`.
 """
 
 from __future__ import annotations

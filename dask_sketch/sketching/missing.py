@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from scipy.sparse.csgraph import depth_first_order, minimum_spanning_tree
 
 from dask_sketch.errors import InputError, MergeError
-from dask_sketch.features.distributions import min_with_marginals
 from dask_sketch.features.feature_map import FeatureMap
+from dask_sketch.features.frequency_distributions import min_with_marginals
 from dask_sketch.features.kernels.fixed_point import FRACTION, WEIGHT_FRACTION, FixedPoint
 from dask_sketch.features.kernels.incomplete import pairs_of, used_features
 from dask_sketch.features.kernels.stacked_fixed_point import StackedFixedPoint

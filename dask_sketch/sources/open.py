@@ -1,4 +1,4 @@
-"""Open any supported input as lazy samples."""
+"""Open any supported input as lazy samples: a new kind of input is one module and one case here."""
 
 from __future__ import annotations
 

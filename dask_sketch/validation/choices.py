@@ -13,7 +13,7 @@ Distribution = Literal[
     "gaussian-marginals", "clustering",
 ]  # fmt: skip
 DISTRIBUTIONS: tuple[str, ...] = get_args(Distribution)
-"""Frequency distributions, see :mod:`dask_sketch.features.distributions`."""
+"""Frequency distributions, see :mod:`dask_sketch.features.frequency_distributions`."""
 
 Task = Literal["mixture", "clustering", "comparison"]
 TASKS: tuple[str, ...] = get_args(Task)

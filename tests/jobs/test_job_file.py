@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from dask_sketch.errors import JobError
 from dask_sketch.jobs.job_file import MAX_BYTES, MAX_ERRORS, Job, parse_job, read_job
-from dask_sketch.jobs.job_tables import GroupsTable
+from dask_sketch.jobs.job_keys import GroupsTable
 
 WHOLE = """\
 [job]

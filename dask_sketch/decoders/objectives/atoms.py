@@ -1,4 +1,4 @@
-"""Families of atoms, and the coordinates in which optimisers see their parameters.
+"""Families of atoms (sketches of components): parameters, their bounds and smallest variances.
 
 An atom has the sketch (eq. 15 of Keriven et al. 2018)
 

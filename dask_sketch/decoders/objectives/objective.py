@@ -1,4 +1,4 @@
-"""The sketch-matching objective: atoms, correlations, cost, and their derivatives.
+"""The sketch-matching objective: correlations and cost of components, and their derivatives.
 
 A mixture is fitted by minimising ``J = ||z - sum_k alpha_k a_k||^2`` (eq. 9 of Keriven et al. 2018,
 squared) over the weights ``alpha`` and the parameters ``theta`` of atoms ``a`` (eq. 15). Decoders

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from dask_sketch.display.html import card, html_table
 from dask_sketch.display.text import describe, fields_text, text_table
-from dask_sketch.distributions.testing.band_statistics import weighted_bases
 from dask_sketch.distributions.testing.effect import Effect
 from dask_sketch.distributions.testing.permutations import (
     adjusted_p_values,
@@ -22,6 +21,7 @@ from dask_sketch.distributions.testing.permutations import (
     p_values,
     require_memory,
 )
+from dask_sketch.distributions.testing.statistics import weighted_bases
 from dask_sketch.distributions.testing.units import Units, strata_codes, unit_labels, units_of_one
 from dask_sketch.errors import InputError
 from dask_sketch.sketching.group import SketchGroup

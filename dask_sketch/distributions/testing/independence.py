@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from dask_sketch.diagnostics.mmd import feature_scales, halves
 from dask_sketch.display.html import card
 from dask_sketch.display.text import describe, fields_text
-from dask_sketch.distributions.testing.band_statistics import MAX_BAND, RIDGES, bands
 from dask_sketch.distributions.testing.effect import Effect
 from dask_sketch.distributions.testing.permutations import (
     checked_number,
@@ -22,6 +21,7 @@ from dask_sketch.distributions.testing.permutations import (
     combined_p_value,
     require_memory,
 )
+from dask_sketch.distributions.testing.statistics import MAX_BAND, RIDGES, bands
 from dask_sketch.distributions.testing.units import strata_codes
 from dask_sketch.errors import InputError
 from dask_sketch.features.feature_map import FeatureMap
@@ -431,7 +431,7 @@ class _Parts:
         ----------
         columns
             All frequencies and then bands of them, from
-            :func:`~dask_sketch.distributions.testing.band_statistics.bands`.
+            :func:`~dask_sketch.distributions.testing.statistics.bands`.
         """
         n, m = self.within.shape
         factors, noise = np.ones(m), np.abs(self.within) ** 2

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.diagnostics.mmd import feature_scales, halves
-from dask_sketch.distributions.testing.band_statistics import MAX_BAND, ROW_RIDGES, bands
 from dask_sketch.distributions.testing.effect import Effect
 from dask_sketch.distributions.testing.permutations import (
     adjusted_p_values,
@@ -34,6 +33,7 @@ from dask_sketch.distributions.testing.row_noise import (
     observe,
     resized,
 )
+from dask_sketch.distributions.testing.statistics import MAX_BAND, ROW_RIDGES, bands
 from dask_sketch.errors import InputError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.models.gaussian_mixture import GaussianMixture

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_sketch.distributions.testing.band_statistics import weighted_bases
 from dask_sketch.distributions.testing.effect import effect_of
+from dask_sketch.distributions.testing.statistics import weighted_bases
 from dask_sketch.distributions.testing.units import Units
 from dask_sketch.errors import InputError
 
@@ -71,7 +71,7 @@ def most_powerful(units: Units) -> int:
     -------
     position
         Position of the statistic among the columns of all weights of
-        :func:`~dask_sketch.distributions.testing.band_statistics.weighted_bases`.
+        :func:`~dask_sketch.distributions.testing.statistics.weighted_bases`.
     """
     best, position, best_position = -math.inf, 0, 0
     for basis, weights in weighted_bases(units):

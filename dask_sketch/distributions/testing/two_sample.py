@@ -9,11 +9,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dask_sketch.distributions.testing.band_statistics import (
-    statistic_names,
-    weighted_bases,
-    whitened_basis,
-)
 from dask_sketch.distributions.testing.cross_test import MIN_UNITS, cross_test, moment_p_values
 from dask_sketch.distributions.testing.effect import effect_of
 from dask_sketch.distributions.testing.permutations import (
@@ -28,6 +23,11 @@ from dask_sketch.distributions.testing.permutations import (
 )
 from dask_sketch.distributions.testing.power_criterion import fold_of, most_powerful
 from dask_sketch.distributions.testing.result import FeatureDifference, TwoSampleTest
+from dask_sketch.distributions.testing.statistics import (
+    statistic_names,
+    weighted_bases,
+    whitened_basis,
+)
 from dask_sketch.distributions.testing.units import Units, units_of
 from dask_sketch.errors import InputError
 from dask_sketch.sketching.group import SketchGroup

@@ -4,7 +4,7 @@ A group of 32 frequencies comes from eight base frequencies, four ``u`` and four
 its features: ``exp(-i (u + v) . x)`` is a product of two. The sketch of a group is one matrix
 product, of the cosines and sines of the ``u`` with those of the ``v``, over the samples
 (:mod:`dask_sketch.features.kernels.structured`). The reason is speed: see
-:mod:`dask_sketch.features.distributions`.
+:mod:`dask_sketch.features.frequency_distributions`.
 
 Only the frequencies are stored. The base frequencies follow from them exactly, because sampled
 frequencies lie on a grid: see :func:`truncate_to_grid`.

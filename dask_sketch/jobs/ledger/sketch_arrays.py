@@ -1,4 +1,4 @@
-"""Sketches of partitions as rows of arrays, from which all bits are restored."""
+"""Layout of the stored sketches of partitions: rows of arrays, from which all bits are restored."""
 
 from __future__ import annotations
 

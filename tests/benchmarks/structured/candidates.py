@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dask_sketch import FeatureMap
-from dask_sketch.features.distributions import adapted_radius, sample_frequencies
 from dask_sketch.features.frequencies import SampledFrequencies
+from dask_sketch.features.frequency_distributions import adapted_radius, sample_frequencies
 from dask_sketch.features.kernels.prepared import kernel_for
 from dask_sketch.features.kernels.structured_frequencies import GROUP, SIDE, split
 from tests.benchmarks.structured import prototypes

@@ -7,7 +7,7 @@ import pytest
 
 from dask_sketch import FeatureMap
 from dask_sketch.errors import ArtifactError, InputError
-from dask_sketch.features.distributions import sample_frequencies
+from dask_sketch.features.frequency_distributions import sample_frequencies
 from dask_sketch.features.kernels.structured_frequencies import (
     GROUP,
     SIDE,

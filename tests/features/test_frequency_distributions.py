@@ -7,7 +7,7 @@ import pytest
 from scipy import integrate, stats
 
 from dask_sketch.errors import InputError
-from dask_sketch.features.distributions import (
+from dask_sketch.features.frequency_distributions import (
     adapted_radius,
     clustering_radius,
     importance_weights,

@@ -1,4 +1,4 @@
-"""Statistics of bands of frequencies: squared distances, plain and whitened."""
+"""Statistics of tests, for bands of frequencies: squared distances, plain and whitened."""
 
 from __future__ import annotations
 

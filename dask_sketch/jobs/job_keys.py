@@ -1,4 +1,4 @@
-"""Tables of a job file, with checks of each table alone, and errors of their settings."""
+"""Keys of the tables of a job file, with checks of each table alone. New keys are added here."""
 
 from __future__ import annotations
 
