@@ -30,6 +30,7 @@ from dask_sketch.decoders.checks.private_fit import (
 )
 from dask_sketch.decoders.checks.unseen_pairs import warn_of_unseen_pairs
 from dask_sketch.decoders.checks.unusual_rows import rows_remedy, warn_of_few_samples
+from dask_sketch.decoders.constant_features import with_constants
 from dask_sketch.decoders.efficient import N_ROUNDS
 from dask_sketch.decoders.factor_descent import warn_of_lost_width
 from dask_sketch.decoders.latent_classes import decode_latent_classes
@@ -364,6 +365,7 @@ def _decode_sketch(
                 solution, trace = other, its_trace
             if not is_poor_minimum(problem, solution):
                 break
+    solution = with_constants(problem, solution)
     # noise never explains points, since clusters have a width, which the density method fits too
     is_fit = problem.model != "dirac" or method.name == "density"
     if sketch.privacy is None or not (is_fit and warn_of_private_fit(sketch, solution)):

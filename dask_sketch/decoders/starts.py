@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -38,6 +38,7 @@ _SAME, _REACH = 0.02, 3.0
 # multiples of the distance of two random samples; and for a start, as a fraction of the energy of
 # the sketch.
 _SQUARED_CHANCE, _UNEXPLAINED = 2.0, 0.1
+_NEARER = 0.5  # squared distance of a moved mixture, over that of the pilot, from which it counts
 _CHANCE = 4.0  # times that of random rows of a Gaussian, since tails may be heavy
 # Classes of the models of other families, by the names of the models.
 FAMILIES: dict[str, type[VonMisesFisherMixture | AlphaStableMixture]] = {
@@ -286,12 +287,46 @@ def pilot_clusters(sketch: Sketch, n_components: int | None) -> Clusters | None:
 def nearby_mixture(sketch: Sketch) -> PilotMixture | None:
     """Mixture of the pilot rows, as a start, also for a sketch of other data.
 
+    For other data, the mixture is moved to the means and variances of the sketch if that is nearer:
+    it is of other units, for instance, or of later prices.
+
     Parameters
     ----------
     sketch
         Sketch of at least one sample.
     """
-    return pilot_mixture(sketch, _REACH)
+    nearby = pilot_mixture(sketch, _REACH)
+    if pilot_mixture(sketch) is not None:
+        return nearby
+    moved, pilot = moved_mixture(sketch), sketch.feature_map.pilot
+    if moved is None or pilot is None or pilot.mixture is None:
+        return nearby
+    distance = squared_distance(sketch, moved)
+    return moved if distance < _NEARER * squared_distance(sketch, pilot.mixture) else nearby
+
+
+def moved_mixture(sketch: Sketch) -> PilotMixture | None:
+    """Mixture of the pilot rows, moved to the means and variances of a sketch.
+
+    Parameters
+    ----------
+    sketch
+        Sketch of at least one sample.
+    """
+    pilot = sketch.feature_map.pilot
+    if pilot is None or pilot.mixture is None or sketch.privacy is not None:
+        return None
+    mixture = pilot.mixture
+    mean = mixture.weights @ mixture.means
+    variance = mixture.weights @ (mixture.variances + (mixture.means - mean) ** 2)
+    varies = (variance > 0) & (sketch.variance > 0)
+    factor = np.sqrt(np.where(varies, sketch.variance, 1.0) / np.where(varies, variance, 1.0))
+    return replace(
+        mixture,
+        means=sketch.mean + factor * (mixture.means - mean),
+        variances=factor**2 * mixture.variances,
+        score=mixture.score - float(np.log(factor).sum()),
+    )
 
 
 def squared_distance(sketch: Sketch, mixture: PilotMixture) -> float:

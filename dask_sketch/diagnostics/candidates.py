@@ -274,13 +274,13 @@ def close_in(candidates: Candidates, kind: str) -> None:
         nonlocal stated
         candidates.decode(kind, number)
         seconds = time.perf_counter() - start
-        if seconds > _LONG and not stated:
+        if seconds > _LONG and not stated and largest > 1:
             stated = True
             logger.warning(
                 "select_model has decoded %d mixtures of up to %d components in %.0f seconds, and "
                 "goes on while the criterion falls, to at most %d components. Give n_components, "
                 "such as range(1, 11), to bound it.",
-                len(candidates.found), number, seconds, largest,
+                len(candidates.found), max(n for _, n in candidates.found), seconds, largest,
             )  # fmt: skip
         return candidates.value(candidates.found[kind, number])
 

@@ -135,7 +135,8 @@ def _mixture_findings(fit: FitDiagnostics, at: Linearization) -> dict[str, str]:
             f"a mixture of {fit.n_components} components, "
             + (
                 "or the model was decoded from other data; it is the likeliest model that was "
-                "found for its own data. Decode more components for a closer fit."
+                "found for its own data. For a closer fit, decode more components"
+                + ("." if fit.has_rows else f", or {fit.rows_remedy}.")
                 if fit.is_likeliest
                 else "or the decoder stopped at a poor minimum. To decode the likeliest mixture "
                 f"even so, {fit.rows_remedy}. Otherwise give more components, or "
@@ -312,6 +313,8 @@ class FitDiagnostics:
         Whether the feature map was designed from pilot rows, which gave the scale of each feature.
     rows_remedy
         Advice by which random rows take part in a fit, as a clause.
+    has_rows
+        Whether the sketch has random rows.
     """
 
     cost: float
@@ -335,6 +338,7 @@ class FitDiagnostics:
     covariance_type: str | None = None
     is_designed: bool = False
     rows_remedy: str = ""
+    has_rows: bool = False
 
     @property
     def cost_ratio(self) -> float:
@@ -573,6 +577,7 @@ def _measured(
         covariance_type=getattr(model, "covariance_type", None),
         is_designed=sketch.feature_map.pilot is not None,
         rows_remedy=rows_remedy(sketch),
+        has_rows=sketch.sample is not None,
     )
 
 

@@ -9,7 +9,14 @@ import pytest
 from dask_sketch import FeatureMap, GaussianMixture, decode, partial_sketch
 from dask_sketch.decoders.names import ATOMS
 from dask_sketch.decoders.objectives.objective import Objective
-from dask_sketch.decoders.starts import Start, find_atom, pilot_mixture, pilot_start
+from dask_sketch.decoders.starts import (
+    Start,
+    find_atom,
+    moved_mixture,
+    nearby_mixture,
+    pilot_mixture,
+    pilot_start,
+)
 from dask_sketch.errors import InputError
 from dask_sketch.features.design import design_from_pilot
 
@@ -89,6 +96,18 @@ def test_no_start_for_the_sketch_of_other_data():
     assert pilot_mixture(SKETCH) is not None
     for other in (X[X[:, 0] < 10], 3.0 * X, X + 30.0):
         assert pilot_mixture(partial_sketch(other, MAP)) is None
+
+
+def test_the_pilot_moves_with_the_units_of_the_data():
+    moved = nearby_mixture(partial_sketch(0.5 * X + 3.0, MAP))
+    np.testing.assert_allclose(moved.means, 0.5 * MAP.pilot.mixture.means + 3.0, atol=0.2)
+    np.testing.assert_allclose(moved.variances, 0.25 * MAP.pilot.mixture.variances, rtol=0.02)
+    assert moved.score == pytest.approx(MAP.pilot.mixture.score + 2.0 * np.log(2.0), abs=0.05)
+    # the pilot is nearer to a part of its rows, and to the same rows
+    part = partial_sketch(X[X[:, 0] < 30], MAP)
+    assert nearby_mixture(part) is MAP.pilot.mixture
+    assert nearby_mixture(SKETCH) is MAP.pilot.mixture
+    assert moved_mixture(partial_sketch(X, replace(MAP, pilot=None))) is None
 
 
 @pytest.mark.parametrize("model", [None, "dirac"])

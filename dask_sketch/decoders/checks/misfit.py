@@ -8,7 +8,7 @@ import numpy as np
 
 from dask_sketch.decoders.checks.expected_loss import expected_loss
 from dask_sketch.decoders.checks.few_pilot_rows import warn_of_few_pilot_rows
-from dask_sketch.decoders.checks.unlike_pilot import warn_of_unlike_rows
+from dask_sketch.decoders.checks.unlike_pilot import pilot_is_such_a_mixture, warn_of_unlike_rows
 from dask_sketch.decoders.checks.unusual_rows import (
     counted_rows,
     more_rows,
@@ -140,6 +140,8 @@ def is_explained(
     by_chance += half / sketch.effective_count
     if loss <= _LIKELY * by_chance:
         return True
+    if pilot_mixture(sketch) is None and not pilot_is_such_a_mixture(sketch):
+        return False  # so is data that may be that of the pilot, moved
     variances = _diagonals(mixture[2])
     narrow = (rival.variances < _UNRESOLVED * variances.min(axis=0)).any(axis=1)
     if rival.weights[narrow].sum() > _UNRESOLVED_WEIGHT:

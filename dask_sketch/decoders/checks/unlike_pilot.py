@@ -18,6 +18,7 @@ Complex = NDArray[np.complex128]
 # in the order of their files or sorted, and in 8 to 200 chunks, had 0.1 to 1.25. Few frequencies
 # that are nearly independent vary more; then the quantile of its distribution counts.
 _CHANCES, _QUANTILE = 1.5, 1.0 - 1e-4
+_LARGEST_MISFIT = 2.0  # the same, for the pilot rows and their mixture
 _CHOSEN = 128  # frequencies from whose covariances the distribution is estimated
 # Part of the rows that is warned of. Where the pilot lacked rows beyond a quantile of a feature,
 # 1 to 2 % cost 0.03 to 0.09 nats a sample, 3.5 % of a spiral 0.3.
@@ -76,6 +77,25 @@ def difference_from_pilot(sketch: Sketch) -> Difference | None:
         return None
     fraction = np.sqrt((squared - by_chance) / np.mean((1.0 + moduli) ** 2))
     return Difference(values, min(float(fraction), 1.0))
+
+
+def pilot_is_such_a_mixture(sketch: Sketch) -> bool:
+    """Whether chance explains how the pilot rows differ from the mixture that was fitted to them.
+
+    Parameters
+    ----------
+    sketch
+        Sketch of at least one sample.
+    """
+    pilot, feature_map = sketch.feature_map.pilot, sketch.feature_map
+    if pilot is None or pilot.mixture is None or pilot.characteristic is None:
+        return False
+    known = pilot.mixture
+    model = GaussianMixture(known.weights, known.means - feature_map.center, known.variances)
+    values = model.characteristic(feature_map.frequencies) - pilot.characteristic
+    moduli = np.abs(pilot.characteristic)
+    by_chance = float(np.mean(np.maximum(1.0 - moduli**2, 0.0))) / pilot.n_rows + _ROUNDING
+    return float(np.mean(np.abs(values) ** 2)) <= _LARGEST_MISFIT * by_chance
 
 
 def _largest_chance(sketch: Sketch) -> float:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dask_sketch.decoders.objectives.atoms import Array
+from dask_sketch.decoders.starts import pilot_mixture
 from dask_sketch.features.pilot import PilotMixture
 from dask_sketch.models.density import RowDensity, uncovered_features
 from dask_sketch.models.gaussian_mixture import GaussianMixture
@@ -210,7 +211,11 @@ def rows_remedy(sketch: Sketch) -> str:
     """
     if sketch.missing is not None:
         return "leave out features of few values, so that more rows are complete"
-    return "sketch with sample=True where rows may be kept"
+    rows, pilot = "sketch with sample=True where rows may be kept", sketch.feature_map.pilot
+    has_pilot = pilot is not None and pilot.mixture is not None and sketch.sample is None
+    if has_pilot and pilot_mixture(sketch) is None:
+        return f"design a feature map for this data, which is unlike the pilot rows, or {rows}"
+    return rows
 
 
 def _unseen_squares(sketch: Sketch, feature: int, center: float) -> float:

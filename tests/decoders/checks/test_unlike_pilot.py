@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 
 import dask_sketch as ds
-from dask_sketch.decoders.checks.unlike_pilot import difference_from_pilot, fraction_left_out
+from dask_sketch.decoders.checks.unlike_pilot import (
+    difference_from_pilot,
+    fraction_left_out,
+    pilot_is_such_a_mixture,
+)
 from dask_sketch.graph.sketch import sketch_reduction
 from dask_sketch.models import GaussianMixture, random_mixture
 from dask_sketch.sources.open import open_samples
@@ -122,3 +126,13 @@ def test_users_are_warned_of_new_components_that_frequencies_do_not_resolve():
     rows[:1500] = 1.0 + 0.01 * np.random.default_rng(0).normal(size=(1500, 3))
     with pytest.warns(UserWarning, match=r"\d+% of the weight .* pilot rows"):
         ds.decode(ds.sketch(rows, feature_map, sample=False), 5)
+
+
+def test_the_pilot_shows_whether_the_data_is_a_mixture(rows):
+    mixture = random_mixture(3, 3, seed=0).sample(20_000, seed=1)
+    for seed in range(3):
+        feature_map = ds.design(mixture, n_components=3, seed=seed)
+        assert pilot_is_such_a_mixture(ds.sketch(mixture, feature_map))
+    feature_map = ds.design(rows, n_components=3)
+    assert not pilot_is_such_a_mixture(ds.sketch(rows, feature_map))
+    assert not pilot_is_such_a_mixture(ds.sketch(rows, replace(feature_map, pilot=None)))
