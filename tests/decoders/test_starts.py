@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dask_sketch import FeatureMap, GaussianMixture, decode, partial_sketch
+from dask_sketch import FeatureMap, GaussianMixture, decode, design, partial_sketch
 from dask_sketch.decoders.names import ATOMS
 from dask_sketch.decoders.objectives.objective import Objective
 from dask_sketch.decoders.starts import (
@@ -99,15 +99,20 @@ def test_no_start_for_the_sketch_of_other_data():
 
 
 def test_the_pilot_moves_with_the_units_of_the_data():
-    moved = nearby_mixture(partial_sketch(0.5 * X + 3.0, MAP))
-    np.testing.assert_allclose(moved.means, 0.5 * MAP.pilot.mixture.means + 3.0, atol=0.2)
-    np.testing.assert_allclose(moved.variances, 0.25 * MAP.pilot.mixture.variances, rtol=0.02)
-    assert moved.score == pytest.approx(MAP.pilot.mixture.score + 2.0 * np.log(2.0), abs=0.05)
-    # the pilot is nearer to a part of its rows, and to the same rows
-    part = partial_sketch(X[X[:, 0] < 30], MAP)
-    assert nearby_mixture(part) is MAP.pilot.mixture
-    assert nearby_mixture(SKETCH) is MAP.pilot.mixture
-    assert moved_mixture(partial_sketch(X, replace(MAP, pilot=None))) is None
+    feature_map = design(X, n_components=3)
+    pilot = feature_map.pilot.mixture
+    moved = nearby_mixture(partial_sketch(0.5 * X + 3.0, feature_map))
+    np.testing.assert_allclose(moved.means, 0.5 * pilot.means + 3.0, atol=0.2)
+    np.testing.assert_allclose(moved.variances, 0.25 * pilot.variances, rtol=0.02)
+    assert moved.score == pytest.approx(pilot.score + 2.0 * np.log(2.0), abs=0.05)
+    # but not to some of its clusters, to another mixture, without a record, nor where it is rough
+    part = partial_sketch(X[X[:, 0] < 30], feature_map)
+    other = RNG.normal(size=(4000, 2)) + 20.0 * RNG.integers(0, 2, (4000, 1))
+    for sketch in (part, partial_sketch(other, feature_map), partial_sketch(0.5 * X, MAP)):
+        assert moved_mixture(sketch) is None
+    assert nearby_mixture(part) is pilot
+    rough = design(X, n_components=1)
+    assert moved_mixture(partial_sketch(0.5 * X, rough)) is None
 
 
 @pytest.mark.parametrize("model", [None, "dirac"])

@@ -140,8 +140,8 @@ def is_explained(
     by_chance += half / sketch.effective_count
     if loss <= _LIKELY * by_chance:
         return True
-    if pilot_mixture(sketch) is None and not pilot_is_such_a_mixture(sketch):
-        return False  # so is data that may be that of the pilot, moved
+    if rival is not pilot.mixture and not pilot_is_such_a_mixture(sketch):
+        return False  # nor is the data, which is that of the pilot on another scale
     variances = _diagonals(mixture[2])
     narrow = (rival.variances < _UNRESOLVED * variances.min(axis=0)).any(axis=1)
     if rival.weights[narrow].sum() > _UNRESOLVED_WEIGHT:

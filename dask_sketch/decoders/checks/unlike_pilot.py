@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dask_sketch.decoders.objectives.atoms import VARIANCE_FLOOR, Array
+from dask_sketch.decoders.starts import pilot_residual
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.warn import warn_user
@@ -90,9 +91,7 @@ def pilot_is_such_a_mixture(sketch: Sketch) -> bool:
     pilot, feature_map = sketch.feature_map.pilot, sketch.feature_map
     if pilot is None or pilot.mixture is None or pilot.characteristic is None:
         return False
-    known = pilot.mixture
-    model = GaussianMixture(known.weights, known.means - feature_map.center, known.variances)
-    values = model.characteristic(feature_map.frequencies) - pilot.characteristic
+    values = pilot_residual(pilot, feature_map)
     moduli = np.abs(pilot.characteristic)
     by_chance = float(np.mean(np.maximum(1.0 - moduli**2, 0.0))) / pilot.n_rows + _ROUNDING
     return float(np.mean(np.abs(values) ** 2)) <= _LARGEST_MISFIT * by_chance
