@@ -47,6 +47,7 @@ from dask_sketch.decoders.replicates import (
     shown,
 )
 from dask_sketch.decoders.search import expected_seconds
+from dask_sketch.decoders.simulated_rows import SIMULATED, likelier_on_simulated_rows
 from dask_sketch.decoders.starts import FAMILIES
 from dask_sketch.errors import DecodeError
 from dask_sketch.models.centroids import Centroids
@@ -365,6 +366,7 @@ def _decode_sketch(
                 solution, trace = other, its_trace
             if not is_poor_minimum(problem, solution):
                 break
+    solution = _likelier(problem, solution, n_threads)
     solution = with_constants(problem, solution)
     # noise never explains points, since clusters have a width, which the density method fits too
     is_fit = problem.model != "dirac" or method.name == "density"
@@ -397,10 +399,18 @@ def _fitted(
     return solution, reporter.trace
 
 
+def _likelier(problem: Problem, solution: Solution, n_threads: int) -> Solution:
+    """Solution of greater likelihood on simulated rows, or the same one."""
+    with one_blas_thread(), Threads(n_threads) as pool:
+        return likelier_on_simulated_rows(problem, solution, pool)
+
+
 def _warn_of_fit(problem: Problem, solution: Solution, non_default: Collection[str]) -> None:
     """Warn of a solution that simple rivals beat, or that noise does not explain."""
     sketch, test = problem.sketch, solution.overidentification
     if problem.model in TRANSFORMS:  # whose methods compare with rivals themselves
+        return
+    if problem.has_matrices and solution.message == SIMULATED:  # of which users are warned
         return
     if solution.factors is not None and (solution.score is None or problem.refine is not None):
         warn_of_lost_width(solution.factors, has_rows=solution.score is not None)

@@ -145,9 +145,9 @@ def _fit_without_rows(
     likeliest = pilot.weights, pilot.means, pilot.variances
     is_same_data = pilot_mixture(sketch) is not None
     score = mean_log_likelihood(rows, masses, likeliest) if is_same_data else -np.inf
-    if _is_calibrated(calibrated):  # else the rows show no more than their mixture
+    if is_calibrated(calibrated):  # else the rows show no more than their mixture
         fitted = fit_mixture(rows, masses, k, starts=[likeliest], n_starts=0, n_moves=0)
-        likeliest, score = _mixture_of(fitted), fitted.log_likelihood
+        likeliest, score = mixture_of(fitted), fitted.log_likelihood
     start, record = Start(*likeliest), sketch.feature_map.pilot
     fit = _fit_to_sketch(problem, start, rng, report, threads)
     if is_same_data and fit is not None and problem.refine is None and len(fit.weights) == k:
@@ -170,7 +170,7 @@ def _fit_with_rows(
     starts = [] if pilot is None else [(pilot.weights, pilot.means, pilot.variances)]
     prior, optimism = _tested_prior(problem, calibrated, kind)
     fitted = _fit_rows(problem, calibrated, starts, seed, kind, prior)
-    likeliest = _mixture_of(fitted)
+    likeliest = mixture_of(fitted)
     if prior > 0.0:  # a fit to the sketch of few rows has no prior
         score, converged = fitted.log_likelihood, fitted.converged
         return Candidates(
@@ -179,7 +179,7 @@ def _fit_with_rows(
     fit = _fit_to_sketch(problem, Start(*likeliest), rng, report, threads)
     if fit is not None and fit.weights.sum() > 0 and len(fit.weights) == problem.required_size:
         fitted = _likelier_near(problem, fit, calibrated, fitted, threads)
-        likeliest = _mixture_of(fitted)
+        likeliest = mixture_of(fitted)
     if pilot is not None and kind == "diag" and _pilot_is_better(problem, calibrated, fitted):
         rows, masses = np.asarray(calibrated.rows, dtype=np.float64), calibrated.weights
         likeliest = pilot.weights, pilot.means, pilot.variances
@@ -236,7 +236,7 @@ def _fit_rows(
         return fit(rows, calibrated.weights, k, starts=mixtures)
     some = sample.resized(n_first)
     first = fit(some.rows, some.weights, k, starts=mixtures)
-    starts = [_mixture_of(first), *mixtures]
+    starts = [mixture_of(first), *mixtures]
     rounding = first.rounding
     return fit(rows, calibrated.weights, k, starts=starts, n_starts=0, rounding=rounding)
 
@@ -312,8 +312,14 @@ def _rows_of(sketch: Sketch, seed: int) -> CalibratedSample:
     return CalibratedSample(rows, equal, equal, np.inf, 0, 0, nan, nan)
 
 
-def _is_calibrated(sample: CalibratedSample) -> bool:
-    """Whether simulated rows agree with the sketch, and enough of them count."""
+def is_calibrated(sample: CalibratedSample) -> bool:
+    """Whether simulated rows agree with the sketch, and enough of them count.
+
+    Parameters
+    ----------
+    sample
+        Simulated rows.
+    """
     return bool(np.isfinite(sample.ridge)) and sample.effective_count >= _MIN_EFFECTIVE
 
 
@@ -344,8 +350,14 @@ def _fit_to_sketch(
     return replace(fit, n_evaluations=n_evaluations)
 
 
-def _mixture_of(fitted: FittedMixture) -> tuple[Array, Array, Array]:
-    """Weights, means and variances, or covariance matrices of the types that have them."""
+def mixture_of(fitted: FittedMixture) -> tuple[Array, Array, Array]:
+    """Weights, means and variances, or covariance matrices of the types that have them.
+
+    Parameters
+    ----------
+    fitted
+        Mixture fitted to rows.
+    """
     family = covariances_of(fitted.covariance_type)
     of = family.matrices if uses_matrices(fitted.covariance_type) else family.variances
     return fitted.weights, fitted.means, of(fitted.covariances, *fitted.means.shape)
@@ -369,7 +381,7 @@ def conclude(
     _warn_of_cluster_map(problem)
     fits = [result.fit for result in results if result.fit is not None]
     if not fits:
-        return _likeliest(problem, best, threads, n_evaluations=0, gain=None)
+        return likeliest_solution(problem, best, threads, n_evaluations=0, gain=None)
     with warnings.catch_warnings(record=True) as caught:  # of components that may be rejected
         warnings.simplefilter("always")
         end = conclude_matrices if problem.has_matrices else conclude_search
@@ -386,7 +398,7 @@ def conclude(
     if not explained and gain > _gain_by_chance(problem, best):
         if problem.refine is not None:
             _warn_of_refinement(problem, best, gain)
-        return _likeliest(problem, best, threads, nearest.n_evaluations, gain)
+        return likeliest_solution(problem, best, threads, nearest.n_evaluations, gain)
     for warning in caught:
         warn_user(warning.message)
     return replace(nearest, score=score, gain=-gain if np.isfinite(gain) else None)
@@ -468,10 +480,24 @@ def _warn_of_refinement(problem: Problem, best: Candidates, gain: float) -> None
     )
 
 
-def _likeliest(
+def likeliest_solution(
     problem: Problem, best: Candidates, threads: Threads, n_evaluations: int, gain: float | None
 ) -> Solution:
-    """Solution of greatest likelihood."""
+    """Solution of greatest likelihood.
+
+    Parameters
+    ----------
+    problem
+        Problem that was solved.
+    best
+        Its candidates of greatest likelihood.
+    threads
+        Threads that work on blocks of frequencies.
+    n_evaluations
+        Number of evaluations of correlation or cost.
+    gain
+        Excess of the score over that of the rejected candidate.
+    """
     _warn_of_few_random_rows(problem, best)
     order = np.argsort(-best.likeliest[0], kind="stable")
     weights, means, shapes = (part[order] for part in best.likeliest)

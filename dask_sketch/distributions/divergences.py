@@ -25,6 +25,7 @@ from dask_sketch.distributions.parameter_noise import (
     likelihood_covariance,
     n_parameters,
     rescaled,
+    sample_sizes,
     scores,
     standard_errors,
 )
@@ -78,8 +79,8 @@ class Divergence:
         Standard error because the parameters are estimates; None for rows and nodes, and if the
         errors of the parameters of both mixtures are unknown.
     interval
-        Confidence interval of the divergence of the true distributions; of the mixtures as they are
-        given, if ``parameter_error`` is None; or of the smoothed densities on nodes. It is centered
+        Confidence interval of the divergence of the true distributions, which are mixtures of as
+        many components as those that were fitted; of the mixtures as they are given, if ``parameter_error`` is None; or of the smoothed densities on nodes. It is centered
         at the value minus its bias, and contains the value. For rows, and for total variation on
         nodes, the bias is added to the standard error as well. NaN for few rows.
     level
@@ -244,7 +245,9 @@ def divergence(
     n_samples
         Numbers of independent samples that ``first`` and ``second`` were fitted to, ``>= 1``, for
         mixtures without standard errors: their parameters then have the errors of maximum
-        likelihood. Infinity for a mixture that is known.
+        likelihood. Infinity for a mixture that is known. Where the data is no such mixture, fits to
+        samples of one distribution may be different local maxima, and the interval may exclude 0:
+        compare rows, or use :func:`compare`, which assume no model.
     n_draws
         Number of draws from both mixtures together, ``>= 100``. By default 100,000, and up to a
         million where the parameters are known so well that the error of the simulation matters.
@@ -306,7 +309,7 @@ def divergence(
     if isinstance(first, GaussianMixture) and isinstance(second, GaussianMixture):
         n_pairs = require_integer("n_draws", _N_DRAWS if n_draws is None else n_draws, 100) // 2
         _require_same_features({"first": first, "second": second})
-        sizes = _sizes(n_samples)
+        sizes = sample_sizes(n_samples, (first, second))
         with one_blas_thread():
             result = _simulated(first, second, kind, alpha, n_pairs, sizes, level, seed)
             more = _pairs_needed(result, n_pairs, first.n_features) if n_draws is None else n_pairs
@@ -373,18 +376,6 @@ def checked_kind(kind: str, alpha: float) -> float:
     if alpha == 1.0:
         raise InputError("alpha=1: this limit is kind='kl'.")
     return alpha
-
-
-def _sizes(n_samples: Any) -> tuple[float, float] | None:
-    if n_samples is None:
-        return None
-    try:
-        sizes = tuple(float(n) for n in n_samples)
-    except (TypeError, ValueError):
-        sizes = ()
-    if len(sizes) != 2 or not min(sizes) >= 1.0:
-        raise InputError(f"n_samples={n_samples!r}: give two numbers of samples, each >= 1.")
-    return sizes[0], sizes[1]
 
 
 def _require_same_features(mixtures: Mapping[str, GaussianMixture]) -> None:

@@ -1,15 +1,16 @@
 import numpy as np
 import pytest
 
-from dask_sketch import GaussianMixture
+from dask_sketch import GaussianMixture, decode, design, sketch
 from dask_sketch.distributions.parameter_noise import (
     likelihood_covariance,
     n_parameters,
     rescaled,
+    sample_sizes,
     scores,
     standard_errors,
 )
-from dask_sketch.models import StandardErrors
+from dask_sketch.models import StandardErrors, random_mixture
 
 WEIGHTS, MEANS = np.array([0.3, 0.7]), np.array([[0.0, 1.0], [1.5, -0.5]])
 FULL = np.array([[[1.0, 0.3], [0.3, 0.8]], [[0.7, -0.2], [-0.2, 1.2]]])
@@ -94,3 +95,17 @@ def test_standard_errors_of_matrices_are_those_of_their_lower_triangles():
     mixture = GaussianMixture(WEIGHTS, MEANS, FULL, stderr=errors, covariance_type="full")
     expected = [0.1, 0.2, *[0.3] * 4, *(FULL[k][i, j] ** 2 for k in (0, 1) for i, j in LOWER)]
     np.testing.assert_allclose(standard_errors(mixture), expected)
+
+
+def test_fits_to_data_that_is_no_such_mixture_are_warned_of():
+    """Intervals of two samples of one gamma distribution excluded 0 in 11 of 12 draws."""
+    rng = np.random.default_rng(0)
+    rows = rng.gamma(2.0, 1.0, (5000, 2))
+    truth = random_mixture(3, 2, seed=1)
+    samples = truth.sample(5000, seed=2)
+    skewed, mixture = (decode(sketch(x, design(x, n_components=3)), 3) for x in (rows, samples))
+    with pytest.warns(UserWarning, match=r"data of second .* 3 Gaussians.*compare"):
+        sizes = sample_sizes((5000, 5000), (mixture, skewed))
+    assert sizes == (5000.0, 5000.0)
+    sample_sizes((5000, np.inf), (mixture, truth))  # without a warning
+    assert sample_sizes(None, (skewed, skewed)) is None

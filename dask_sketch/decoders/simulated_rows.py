@@ -1,0 +1,159 @@
+"""Maximum likelihood without rows: on simulated rows whose weights agree with the sketch.
+
+A mixture that is nearest to a sketch is not the likeliest one where the data is no such mixture.
+Rows that are simulated from several mixtures, with weights such that their weighted sketch and
+moments are those of all rows (:mod:`~dask_sketch.decoders.calibrated_sample`), show more of its
+density.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from dask_sketch.decoders.calibrated_sample import CalibratedSample, calibrate_rows
+from dask_sketch.decoders.checks.expected_loss import gain_by_chance
+from dask_sketch.decoders.checks.misfit import WARNED_NATS, is_suspect, mean_log_likelihood
+from dask_sketch.decoders.checks.unlike_pilot import pilot_is_such_a_mixture
+from dask_sketch.decoders.checks.unusual_rows import rows_remedy
+from dask_sketch.decoders.likelihood import (
+    Candidates,
+    is_calibrated,
+    likeliest_solution,
+    mixture_of,
+)
+from dask_sketch.decoders.objectives.atoms import Array
+from dask_sketch.decoders.problem import Problem, Solution
+from dask_sketch.decoders.starts import nearby_mixture, pilot_mixture
+from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.models.model import LIKELIEST
+from dask_sketch.models.weighted_em import FittedMixture, fit_mixture
+from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.validation.threads import Threads
+from dask_sketch.validation.warn import warn_user
+
+Parameters = tuple[Array, Array, Array]  # weights, means, and variances or matrices
+_TINY = 1e-300
+_N_ROWS = 21_000  # simulated rows, of all mixtures together
+_MIN_GAIN = 0.01  # gain of likelihood from which such a mixture is preferred, in nats a sample
+SIMULATED = f"{LIKELIEST}simulated rows, calibrated to the sketch"
+_STARTS = 2  # by k-means, beside the fit to the sketch and the mixture of the pilot
+
+
+def likelier_on_simulated_rows(problem: Problem, solution: Solution, threads: Threads) -> Solution:
+    """Likelier mixture than that nearest to a sketch without rows, if the data is no such mixture.
+
+    Rows are simulated from the mixture of the pilot, from the fit to the sketch, and from one
+    Gaussian of the mean and variances of the data, which a sketch holds exactly; then from the
+    mixtures that are likeliest on these rows.
+
+    Parameters
+    ----------
+    problem
+        Problem that was solved with the default arguments.
+    solution
+        Its solution.
+    threads
+        Threads that work on blocks of frequencies.
+
+    Returns
+    -------
+    solution
+        The given one where noise explains it, or the likelihood gains little.
+    """
+    shapes = solution.shapes
+    if shapes is None or not _is_doubtful(problem, solution):
+        return solution
+    sketch, nearby = problem.sketch, nearby_mixture(problem.sketch)
+    fit = solution.weights, solution.means, shapes
+    one = np.ones(1), sketch.mean[None], np.maximum(sketch.variance, _TINY)[None]
+    base = one
+    if nearby is not None:
+        base = nearby.weights, nearby.means, nearby.variances
+    is_same = pilot_mixture(sketch) is not None  # a poor fit to the sketch then only disturbs
+    found = [
+        _fit_simulated(problem, sources)
+        for sources in ([base] if is_same else [one, fit], [one, fit, base])
+    ]
+    mixtures = [mixture_of(each[0]) for each in found if each is not None]
+    last = _fit_simulated(problem, [base, *mixtures], [fit, *mixtures])
+    if last is None:
+        return solution
+    fitted, calibrated = last
+    rows, masses = calibrated.rows.astype(np.float64), calibrated.weights
+    score = mean_log_likelihood(rows, masses, mixture_of(fitted))
+    gain = score - mean_log_likelihood(rows, masses, fit)
+    n_parameters = problem.required_size * problem.count_parameters() - 1
+    if gain <= max(_MIN_GAIN, gain_by_chance(n_parameters) / calibrated.effective_count):
+        return solution
+    best = Candidates(
+        None, mixture_of(fitted), score, fitted.converged, calibrated,
+        fitted.covariances if solution.factors is not None else None,
+    )  # fmt: skip
+    if problem.has_matrices:
+        _warn(problem, gain, mean_log_likelihood(rows, masses, base) - score)
+    made = likeliest_solution(problem, best, threads, solution.n_evaluations, gain)
+    return replace(made, message=SIMULATED)
+
+
+def _fit_simulated(
+    problem: Problem, sources: list[Parameters], starts: Sequence[Parameters] = ()
+) -> tuple[FittedMixture, CalibratedSample] | None:
+    """Likeliest mixture of rows from these mixtures, and the rows; None if they do not agree."""
+    sketch, k = problem.sketch, problem.required_size
+    rows = _simulated(sketch, sources, problem.seed)
+    calibrated = calibrate_rows(rows, np.full(len(rows), 1.0 / len(rows)), sketch)
+    if not is_calibrated(calibrated):
+        return None
+    fitted = fit_mixture(
+        calibrated.rows.astype(np.float64), calibrated.weights, k,
+        starts=[each for each in (*sources, *starts) if len(each[0]) == k],
+        n_starts=_STARTS, covariance_type=problem.covariance_type, seed=problem.seed,
+    )  # fmt: skip
+    return fitted, calibrated
+
+
+def _is_doubtful(problem: Problem, solution: Solution) -> bool:
+    """Whether noise does not explain the fit to a sketch without rows."""
+    sketch = problem.sketch
+    if sketch.sample is not None or sketch.privacy is not None or sketch.missing is not None:
+        return False
+    is_asked = not problem.is_default or problem.refine is not None
+    if is_asked or problem.n_components is None or problem.n_components < 2:
+        return False
+    if problem.has_matrices:
+        return is_suspect(sketch, solution.overidentification)
+    pilot = sketch.feature_map.pilot
+    has_pilot = pilot is not None and pilot.mixture is not None and problem.model == "gaussian"
+    is_other = has_pilot and pilot_mixture(sketch) is None
+    return is_other and not pilot_is_such_a_mixture(sketch)
+
+
+def _simulated(sketch: Sketch, mixtures: list[Parameters], seed: int) -> Array:
+    """Rows of several mixtures, as many of each, within the range of the data."""
+    parts = []
+    for number, (weights, means, shapes) in enumerate(mixtures):
+        kind = "full" if shapes.ndim == 3 else "diag"
+        model = GaussianMixture(weights, means, shapes, covariance_type=kind)
+        parts.append(model.sample(_N_ROWS // len(mixtures), seed=seed + number))
+    rows = np.concatenate(parts)
+    inside = ((rows >= sketch.minimum) & (rows <= sketch.maximum)).all(axis=1)
+    return rows[inside] if inside.mean() > 0.5 else rows
+
+
+def _warn(problem: Problem, gain: float, of_pilot: float) -> None:
+    """Warn of a mixture with covariance matrices, and of a likelier one without."""
+    diagonal = ""
+    if of_pilot > WARNED_NATS:
+        diagonal = (
+            f", and the mixture of the pilot rows, with covariance_type='diag', {of_pilot:.2g}"
+        )
+    warn_user(
+        f"the data is not a mixture of n_components={problem.n_components} such Gaussians: the "
+        "mixture is the likeliest one of simulated rows, whose weights agree with the sketch, and "
+        f"{gain:.2g} nats a sample likelier than the one nearest to the sketch. EM on rows may be "
+        "tenths of a nat likelier, or several nats where clusters are far narrower than the "
+        f"frequencies resolve{diagonal}. To fit rows, {rows_remedy(problem.sketch)}."
+    )

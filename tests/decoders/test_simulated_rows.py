@@ -1,0 +1,80 @@
+"""Without rows, simulated rows whose weights agree with the sketch take their place."""
+
+from __future__ import annotations
+
+import re
+import warnings
+
+import numpy as np
+import pytest
+
+from dask_sketch import GaussianMixture, decode, design, diagnose, sketch
+from dask_sketch.decoders.simulated_rows import SIMULATED
+from dask_sketch.models import random_mixture
+
+
+def _em(rows, n_components, covariance_type):
+    from sklearn.mixture import GaussianMixture as Reference
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return Reference(n_components, covariance_type=covariance_type, random_state=0).fit(rows)
+
+
+def _correlated(n, seed):
+    """Log-normal rows, which are not a mixture of a few Gaussians."""
+    rng = np.random.default_rng(seed)
+    return np.exp(0.6 * rng.normal(size=(n, 3)) + 0.5 * rng.normal(size=(n, 1)))
+
+
+@pytest.mark.parametrize("covariance_type", ["full", pytest.param("tied", marks=pytest.mark.slow)])
+def test_matrices_are_nearly_as_likely_as_by_em_on_rows(covariance_type):
+    """The mixture nearest to the sketch lost .5 to 4 nats a sample."""
+    rows, others = _correlated(20_000, 0), _correlated(5000, 1)
+    found = sketch(rows, design(rows, n_components=3), sample=False)
+    with pytest.warns(UserWarning, match=r"n_components=3 such .* nats a sample .*sample=True"):
+        model = decode(found, 3, covariance_type=covariance_type)
+    rival = _em(rows, 3, covariance_type)
+    assert model.decoding.message == SIMULATED
+    assert model.decoding.gain > 0.05
+    assert model.logpdf(others).mean() > rival.score(others) - 0.15
+    assert decode_again(found, covariance_type).means.tobytes() == model.means.tobytes()
+
+
+def decode_again(found, covariance_type):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return decode(found, 3, covariance_type=covariance_type)
+
+
+def test_groups_unlike_all_rows_are_nearly_as_likely_as_one_gaussian_and_more():
+    """Fits to the sketches of classes lost to one Gaussian of their exact moments."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 6, 60_000)
+    scales = np.exp(rng.normal(size=(6, 4)))
+    rows = 4.0 * rng.normal(size=(6, 4))[labels] + scales[labels] * rng.gamma(1.0, 1.0, (60_000, 4))
+    feature_map = design(rows, n_components=3)
+    part = rows[labels == 2]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = decode(sketch(part[:8000], feature_map, sample=False), 3)
+    one = GaussianMixture(np.ones(1), part.mean(axis=0)[None], part.var(axis=0)[None])
+    assert model.decoding.message == SIMULATED
+    assert model.logpdf(part[8000:]).mean() > one.logpdf(part[8000:]).mean()
+    text = diagnose(model, sketch(part[:8000], feature_map, sample=False)).findings["misfit"]
+    assert re.search("design a feature map for this data", text)
+
+
+@pytest.mark.parametrize("covariance_type", ["diag", "full"])
+def test_mixtures_that_noise_explains_are_left_alone(covariance_type):
+    truth = random_mixture(3, 3, seed=0)
+    rows = truth.sample(20_000, seed=1)
+    found = sketch(rows, design(rows, n_components=3), sample=False)
+    model = decode(found, 3, covariance_type=covariance_type)
+    assert model.decoding.message != SIMULATED
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of data that is no such mixture
+        asked = decode(
+            sketch(_correlated(5000, 0), found.feature_map, sample=False), 3, method="cl-ompr"
+        )
+    assert asked.decoding.message != SIMULATED  # the method was asked for
