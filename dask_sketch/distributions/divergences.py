@@ -80,9 +80,10 @@ class Divergence:
         errors of the parameters of both mixtures are unknown.
     interval
         Confidence interval of the divergence of the true distributions, which are mixtures of as
-        many components as those that were fitted; of the mixtures as they are given, if ``parameter_error`` is None; or of the smoothed densities on nodes. It is centered
-        at the value minus its bias, and contains the value. For rows, and for total variation on
-        nodes, the bias is added to the standard error as well. NaN for few rows.
+        many components as those that were fitted; of the mixtures as they are given, if
+        ``parameter_error`` is None; or of the smoothed densities on nodes. It is centered at the
+        value minus its bias, and contains the value. For rows, and for total variation on nodes,
+        the bias is added to the standard error as well. NaN for few rows.
     level
         Probability that the interval misses the divergence.
     alpha

@@ -64,7 +64,9 @@ def universal_model(
     """Fit a mixture to the frames of many speakers in one pass.
 
     Calls :func:`dask_sketch.design`, :func:`dask_sketch.sketch` and :func:`dask_sketch.decode` with
-    settings for speech.
+    settings for speech: no rows are kept, and ``method="density"`` gives wider components than
+    maximum likelihood. With 64 components they separate speakers better, though other recordings
+    are less likely by some tenths of a nat a frame; ``method="likelihood"`` gives likelier ones.
 
     Parameters
     ----------
