@@ -172,8 +172,10 @@ def decode(
           are calibrated to the sketch (:func:`dask_sketch.calibrate`), or the fit to the sketch
           where that is as likely. The rows are part of the sketch. A fit to a sketch without rows
           is compared with the mixture of the pilot rows that ``design`` read. If the sketch is of
-          other data than the pilot rows, such as a group or later data, rows simulated from that
-          mixture are calibrated to the sketch. If the sketch holds all rows, and these are few for
+          other data than the pilot rows, such as a group or later data, that mixture is moved to
+          its scale where that explains the sketch, and rows simulated from it are calibrated to
+          the sketch. Where the data is no mixture of so few Gaussians, rows simulated from the fit
+          to the sketch take part, too. If the sketch holds all rows, and these are few for
           the number of parameters, held-out rows decide whether a prior of the covariances is used,
           and a warning states by how much their likelihood is lower. It is also the default for
           ``model="dirac"``: k-means on the calibrated rows. Without rows, the result is the
@@ -219,7 +221,8 @@ def decode(
         ``"low-rank:r"``, factor analysers, whose matrices are the sum of a diagonal one and one of
         rank ``r``, for many features. Matrices are fitted by maximum likelihood on the random rows
         of the sketch and to the sketch itself, or, without rows, to the sketch alone, from diagonal
-        mixtures of the same sketch (``"cl-ompr"`` or ``"splitting"``). They need ``n_components``,
+        mixtures of the same sketch (``"cl-ompr"`` or ``"splitting"``), and where that is clearly no
+        mixture of so few Gaussians, to simulated rows that are calibrated to the sketch. They need ``n_components``,
         at most 4096 parameters, and five frequencies for each parameter, or two with
         ``"low-rank:r"``. Each component has ``1 + d + d (d + 1) / 2`` parameters with ``"full"``,
         and ``1 + d + d (1 + r)`` with ``"low-rank:r"``. The fit is always refined as by

@@ -24,10 +24,10 @@ def _em(rows, n_components, covariance_type):
 def _correlated(n, seed):
     """Log-normal rows, which are not a mixture of a few Gaussians."""
     rng = np.random.default_rng(seed)
-    return np.exp(0.6 * rng.normal(size=(n, 3)) + 0.5 * rng.normal(size=(n, 1)))
+    return np.exp(0.8 * rng.normal(size=(n, 4)) + 0.4 * rng.normal(size=(n, 1)))
 
 
-@pytest.mark.parametrize("covariance_type", ["full", pytest.param("tied", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("covariance_type", ["full"])
 def test_matrices_are_nearly_as_likely_as_by_em_on_rows(covariance_type):
     """The mixture nearest to the sketch lost .5 to 4 nats a sample."""
     rows, others = _correlated(20_000, 0), _correlated(5000, 1)
@@ -36,7 +36,7 @@ def test_matrices_are_nearly_as_likely_as_by_em_on_rows(covariance_type):
         model = decode(found, 3, covariance_type=covariance_type)
     rival = _em(rows, 3, covariance_type)
     assert model.decoding.message == SIMULATED
-    assert model.decoding.gain > 0.05
+    assert model.decoding.gain > 0.5
     assert model.logpdf(others).mean() > rival.score(others) - 0.15
     assert decode_again(found, covariance_type).means.tobytes() == model.means.tobytes()
 
@@ -75,6 +75,8 @@ def test_mixtures_that_noise_explains_are_left_alone(covariance_type):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of data that is no such mixture
         asked = decode(
-            sketch(_correlated(5000, 0), found.feature_map, sample=False), 3, method="cl-ompr"
+            sketch(_correlated(5000, 0)[:, :3], found.feature_map, sample=False),
+            3,
+            method="cl-ompr",
         )
     assert asked.decoding.message != SIMULATED  # the method was asked for
