@@ -222,10 +222,10 @@ def decode(
         rank ``r``, for many features. Matrices are fitted by maximum likelihood on the random rows
         of the sketch and to the sketch itself, or, without rows, to the sketch alone, from diagonal
         mixtures of the same sketch (``"cl-ompr"`` or ``"splitting"``), and where that is clearly no
-        mixture of so few Gaussians, to simulated rows that are calibrated to the sketch. They need ``n_components``,
-        at most 4096 parameters, and five frequencies for each parameter, or two with
-        ``"low-rank:r"``. Each component has ``1 + d + d (d + 1) / 2`` parameters with ``"full"``,
-        and ``1 + d + d (1 + r)`` with ``"low-rank:r"``. The fit is always refined as by
+        mixture of so few Gaussians, to simulated rows that are calibrated to the sketch. They need
+        ``n_components``, at most 4096 parameters, and five frequencies for each parameter, or two
+        with ``"low-rank:r"``. Each component has ``1 + d + d (d + 1) / 2`` parameters with
+        ``"full"``, and ``1 + d + d (1 + r)`` with ``"low-rank:r"``. The fit is always refined as by
         ``refine="efficient"``.
     refine
         ``"efficient"``: weight the entries of the sketch by the inverse of their covariance, which
