@@ -45,6 +45,8 @@ _MIN_GAIN = 0.01  # gain of likelihood from which such a mixture is preferred, i
 # 0.24 to 0.47 were 0.1 to -0.2 (colours of pixels); with discrepancies of 46 to 119, gains of 1.7
 # to 5.3 were losses of 0.5 to 0.9, and one of 14 was one. Last the largest difference of a row.
 _CLEAR_GAIN, _AGREES, _LARGE_GAIN, _MOST = 0.5, 25.0, 10.0, 30.0
+# Smallest eigenvalue of a correlation matrix of features that do not nearly follow from others
+_COLLINEAR = 1e-3
 SIMULATED = f"{LIKELIEST}simulated rows, calibrated to the sketch"
 _STARTS = 2  # by k-means, beside the fit to the sketch and the mixture of the pilot
 
@@ -157,12 +159,24 @@ def _is_doubtful(problem: Problem, solution: Solution) -> bool:
     if is_asked or problem.n_components is None or problem.n_components < 2:
         return False
     if problem.has_matrices:
-        # simulated rows hardly have axes that are as narrow as a fit allows
-        return np.isfinite(solution.unresolved) and is_suspect(sketch, solution.overidentification)
+        # simulated rows do not have features that nearly follow from others
+        if is_suspect(sketch, solution.overidentification):
+            return _smallest_eigenvalue(solution) > _COLLINEAR
+        return False
     pilot = sketch.feature_map.pilot
     has_pilot = pilot is not None and pilot.mixture is not None and problem.model == "gaussian"
     is_other = has_pilot and pilot_mixture(sketch) is None
     return is_other and not pilot_is_such_a_mixture(sketch)
+
+
+def _smallest_eigenvalue(solution: Solution) -> float:
+    """Smallest eigenvalue of the correlation matrix of a mixture with covariance matrices."""
+    weights, matrices = solution.weights, solution.matrices
+    assert matrices is not None
+    offsets = solution.means - weights @ solution.means
+    total = np.einsum("k,kij->ij", weights, matrices) + (weights[:, None] * offsets).T @ offsets
+    unit = np.sqrt(np.diagonal(total))
+    return float(np.linalg.eigvalsh(total / np.outer(unit, unit))[0])
 
 
 def _simulated(sketch: Sketch, mixtures: list[Parameters], seed: int) -> Array:
