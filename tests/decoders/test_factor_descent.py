@@ -162,9 +162,13 @@ def test_factors_that_explain_features_whole_are_named():
     x = correlated_rows()
     sketched = ds.sketch(x, ds.design(x, n_components=2, seed=0))
     kind = ("low-rank", 3)
+    alone_with = {"covariance_type": kind, "method": "cl-ompr"}  # the fit to the sketch
     with pytest.warns(UserWarning, match=r"feature .*lower rank|overidentification") as caught:
-        alone = ds.decode(sketched.without_sample(), 2, covariance_type=kind)
+        alone = ds.decode(sketched.without_sample(), 2, **alone_with)
     assert any("lower rank" in str(each.message) for each in caught)
+    with pytest.warns(UserWarning, match=r"simulated rows, .* nats a sample likelier"):
+        likelier = ds.decode(sketched.without_sample(), 2, covariance_type=kind)
+    assert likelier.score(x) > alone.score(x)
     # with rows, a fit from a start is compared with simple rivals
     with pytest.warns(UserWarning, match=r"below|lower rank|overidentification") as caught:
         ds.decode(sketched, start=alone, covariance_type=kind)
