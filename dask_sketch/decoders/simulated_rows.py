@@ -45,8 +45,9 @@ _MIN_GAIN = 0.01  # gain of likelihood from which such a mixture is preferred, i
 # 0.24 to 0.47 were 0.1 to -0.2 (colours of pixels); with discrepancies of 46 to 119, gains of 1.7
 # to 5.3 were losses of 0.5 to 0.9, and one of 14 was one. Last the largest difference of a row.
 _CLEAR_GAIN, _AGREES, _LARGE_GAIN, _MOST = 0.5, 25.0, 10.0, 30.0
-# Smallest eigenvalue of a correlation matrix of features that do not nearly follow from others
-_COLLINEAR = 1e-3
+# Smallest eigenvalue of a correlation matrix of features that do not nearly follow from others; the
+# second one if the fit has axes as narrow as it may have
+_COLLINEAR, _COLLINEAR_NARROW = 1e-3, 1e-2
 SIMULATED = f"{LIKELIEST}simulated rows, calibrated to the sketch"
 _STARTS = 2  # by k-means, beside the fit to the sketch and the mixture of the pilot
 
@@ -161,7 +162,8 @@ def _is_doubtful(problem: Problem, solution: Solution) -> bool:
     if problem.has_matrices:
         # simulated rows do not have features that nearly follow from others
         if is_suspect(sketch, solution.overidentification):
-            return _smallest_eigenvalue(solution) > _COLLINEAR
+            narrow = not np.isfinite(solution.unresolved)
+            return _smallest_eigenvalue(solution) > (_COLLINEAR_NARROW if narrow else _COLLINEAR)
         return False
     pilot = sketch.feature_map.pilot
     has_pilot = pilot is not None and pilot.mixture is not None and problem.model == "gaussian"
