@@ -13,7 +13,7 @@ TESTS_OF_OTHERS := .bench/rivals
 DATA_SETS := .bench/packages
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow test-real soak mutants lint types docs pytest speech speaker bench bench-gpu bench-compare bench-graphs bench-append estimates accuracy distributions structured paper real scale pictures wheel clean
+.PHONY: help env demo test test-slow test-real soak mutants lint types docs pytest speech speaker bench bench-gpu bench-decode bench-compare bench-graphs bench-append estimates accuracy distributions structured paper real scale pictures wheel clean
 
 help:  ## list of the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15

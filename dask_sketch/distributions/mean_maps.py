@@ -34,6 +34,7 @@ from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.missing import refuse_missing
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer, require_number
+from dask_sketch.validation.choices import STRUCTURED
 from dask_sketch.validation.tables import names_in, require_common_names, require_names_in
 from dask_sketch.validation.threads import one_blas_thread
 
@@ -179,7 +180,7 @@ def estimate_mmd(
             f"{remedy}"
         )
     terms = np.sum(difference.reshape(2, -1) ** 2, axis=0)
-    independent = first.feature_map.distribution != "sparse-sums" and len(terms) > 1
+    independent = first.feature_map.distribution not in STRUCTURED and len(terms) > 1
     return MMDEstimate(
         squared=squared,
         biased=float(terms.sum()),

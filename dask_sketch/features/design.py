@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from dask_sketch.errors import InputError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.features.frequency_distributions import default_distribution
+from dask_sketch.features.frequency_pairs import N_BASES, n_blocks_of_pairs, n_pairs
 from dask_sketch.features.pilot import Pilot, PilotMixture
 from dask_sketch.features.pilot_fit import (
     record_clusters,
@@ -48,6 +49,7 @@ from dask_sketch.validation.warn import warn_user
 _WEIGHTED = 2000
 # Fraction of the default number for covariance matrices, below which there are too few.
 _SMALLEST_FRACTION = 0.4
+_COMPARISON_FREQUENCIES = N_BANDWIDTHS * BAND_FREQUENCIES
 _UNLIKE = 30.0  # ratio of standard deviations from which features are not in one unit
 _HUGE = 1e150  # bound of values, and inverse bound of ranges: squares are float64 numbers
 _FEW_ROWS = 0.01  # weight in all of the components that do not decide the scale of the others
@@ -216,6 +218,7 @@ def require_design_arguments(
     task: str,
     whitening: str | None,
     covariance_type: str | None = None,
+    distribution: str | None = None,
 ) -> None:
     """Validate the arguments of a design before any samples are read.
 
@@ -241,6 +244,15 @@ def require_design_arguments(
         )
     if task not in TASKS:
         raise InputError(f"task={task!r}: choose 'mixture', 'clustering', 'comparison' or 'pca'.")
+    if distribution == "gaussian-pairs":
+        if task != "comparison":
+            raise InputError(
+                f"distribution='gaussian-pairs' with task={task!r}: pairs of frequencies are for "
+                "task='comparison'; leave one of them out.",
+                parameter="distribution",
+            )
+        if n_frequencies is not None:
+            n_blocks_of_pairs(n_frequencies)
     if n_columns is not None:
         raise InputError(
             f"n_columns={n_columns!r} with task={task!r}: only second moments have a test matrix; "
@@ -317,7 +329,8 @@ whitening, seed, dtype
     require_rank(covariance_type, d)
     if task == "comparison":
         n_components = n_components or PILOT_COMPONENTS
-        m = n_frequencies or N_BANDWIDTHS * BAND_FREQUENCIES
+        default = n_pairs(N_BASES) if distribution == "gaussian-pairs" else _COMPARISON_FREQUENCIES
+        m = n_frequencies or default
     else:
         m = _choose_n_frequencies(n_frequencies, d, n_components, task, covariance_type)
     if distribution is None:

@@ -24,11 +24,12 @@ from dask_sketch.features.frequencies import (
     stored_frequencies,
 )
 from dask_sketch.features.frequency_distributions import importance_weights
+from dask_sketch.features.frequency_pairs import n_blocks_of_pairs
 from dask_sketch.features.pilot import Pilot
 from dask_sketch.features.scale import ScaleFit
 from dask_sketch.validation.arrays import frozen, require_integer
 from dask_sketch.validation.categories import Categories, stated_categories
-from dask_sketch.validation.choices import DISTRIBUTIONS
+from dask_sketch.validation.choices import DISTRIBUTIONS, STRUCTURED
 from dask_sketch.validation.tables import distinct_names, shorten
 
 # Of maps of several scales: ratio of two scales at most, and fraction of the frequencies that
@@ -63,8 +64,9 @@ class FeatureMap:
         Weights of such a mixture, shape (n_distributions,); divided by their sum. Equal by default.
     distribution
         Frequency distribution: ``"adapted-radius"`` (eq. 17; the default), ``"sparse-radius"``,
-        ``"sparse-sums"``, ``"folded-gaussian"``, ``"gaussian"``, ``"gaussian-marginals"`` or
-        ``"clustering"`` (Gribonval et al. 2017, eq. 40, with :attr:`feature_weights`); see
+        ``"sparse-sums"``, ``"folded-gaussian"``, ``"gaussian"``, ``"gaussian-marginals"``,
+        ``"gaussian-pairs"`` or ``"clustering"`` (Gribonval et al. 2017, eq. 40, with
+        :attr:`feature_weights`); see
         :func:`dask_sketch.features.frequency_distributions.sample_frequencies`.
     seed
         Seed of the random frequencies, ``>= 0``.
@@ -77,8 +79,8 @@ class FeatureMap:
     whitening
         Matrix ``L``, shape (n_features, n_features): frequencies are sampled for ``L @ x``. The
         frequencies for ``x`` are ``L.T`` times the sampled ones, which costs nothing per sample,
-        except for the distribution ``"sparse-sums"``, which multiplies the rows (see
-        :attr:`row_whitening`).
+        except for the distributions ``"sparse-sums"`` and ``"gaussian-pairs"``, which multiply the
+        rows (see :attr:`row_whitening`).
     feature_names
         Names of the features, in order, if the data has names. Samples with other names, or with
         the same names in another order, are refused, and so are sketches of them.
@@ -153,6 +155,8 @@ class FeatureMap:
                 f"distribution={self.distribution!r} is unknown; choose one of "
                 f"{', '.join(DISTRIBUTIONS)}."
             )
+        if self.distribution == "gaussian-pairs":
+            n_blocks_of_pairs(m)
         if (self.scale is None) == (self.covariances is None):
             raise InputError(
                 f"scale={self.scale!r} and covariances={self.covariances!r}: give exactly one. "
@@ -228,12 +232,12 @@ class FeatureMap:
     def row_whitening(self) -> NDArray[np.float64] | None:
         """Matrix by which rows are multiplied before their phases are computed, or None.
 
-        Only full whitening with the distribution ``"sparse-sums"``, whose frequencies use few
-        features of the whitened rows. With any other distribution it is cheaper to multiply the
-        frequencies once.
+        Only full whitening with structured frequencies: those of ``"sparse-sums"`` use few features
+        of the whitened rows, and those of ``"gaussian-pairs"`` have base frequencies on a grid.
+        With any other distribution it is cheaper to multiply the frequencies once.
         """
         white = self.whitening
-        if self.distribution != "sparse-sums" or white is None:
+        if self.distribution not in STRUCTURED or white is None:
             return None
         return None if np.array_equal(white, np.diag(white.diagonal())) else white
 

@@ -22,6 +22,7 @@ from dask_sketch.features.kernels.structured_frequencies import (
 )
 from dask_sketch.validation.arrays import frozen
 from dask_sketch.validation.categories import Categories
+from dask_sketch.validation.choices import STRUCTURED
 
 _MAX_TRIALS = 2**14  # combinations of signs that are compared with a digest
 _MAX_HASHED = 2**30  # bytes of all of them: about a second
@@ -186,7 +187,7 @@ def _sample(sampling: Sampling) -> SampledFrequencies:
     if sampling.whitening is not None and sampling.row_whitening is None:
         frequencies = sampling.whitening.T @ frequencies
     cycles = frequencies / (2 * np.pi)
-    if sampling.distribution == "sparse-sums":
+    if sampling.distribution in STRUCTURED:
         cycles = truncate_to_grid(cycles)
     return SampledFrequencies(sampling, cycles)
 
@@ -197,15 +198,15 @@ def _with_other_signs(
     """Frequencies of a digest that differ from others by signs of zeros alone.
 
     The last bits of SciPy's gamma functions and of products of matrices depend on the processor and
-    on the version of the libraries. Of ``sparse-sums`` they decide signs of zeros, and nothing
-    else. Few of them differ, so combinations of few changes come first.
+    on the version of the libraries. Of structured frequencies they decide signs of zeros, and
+    nothing else. Few of them differ, so combinations of few changes come first.
 
     Returns
     -------
     sampled
         Frequencies of the digest; the given ones if none of the first combinations has it.
     """
-    if sampling.distribution != "sparse-sums":
+    if sampling.distribution not in STRUCTURED:
         return sampled
     cycles = sampled.cycles_per_unit.copy()
     limit = min(_MAX_TRIALS, _MAX_HASHED // cycles.nbytes)

@@ -28,6 +28,10 @@ with few frequencies.
 ``gaussian-marginals``, for comparisons, is Gaussian with some frequencies of single features, which
 tell in which of them the shape differs.
 
+``gaussian-pairs``, for comparisons too, are the sums and differences of all pairs of such base
+frequencies, so that the sketch holds the second moments of the features of the base frequencies:
+see :mod:`dask_sketch.features.frequency_pairs`.
+
 ``clustering`` is the distribution of Gribonval et al. (2017), section 4, with weights of the
 features: :func:`importance_weights`.
 """
@@ -39,6 +43,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from dask_sketch.errors import InputError
+from dask_sketch.features.frequency_pairs import combine_pairs, n_blocks_of_pairs
 from dask_sketch.features.kernels.structured_frequencies import SIDE, combine, n_groups
 from dask_sketch.validation.categories import Categories
 from dask_sketch.validation.choices import DISTRIBUTIONS
@@ -199,13 +204,15 @@ def sample_frequencies(
         which are faster to sketch); ``"folded-gaussian"`` (radius ``|N(0, 1)|``); ``"gaussian"``
         (``omega ~ N(0, Sigma**-1)``: features with a Gaussian kernel of covariance ``Sigma``);
         ``"gaussian-marginals"`` (the same, but up to a quarter of them have one feature alone, 4 to
-        16 for each); or ``"clustering"`` (the same kernel from weighted features, see
+        16 for each); ``"gaussian-pairs"`` (all sums and differences of a few of these); or
+        ``"clustering"`` (the same kernel from weighted features, see
         :func:`importance_weights`).
     covariances
         Variances, shape (n_features,), or (n_distributions, n_features) for a mixture of
         distributions.
     n_frequencies
-        Number of frequencies, ``>= 1``.
+        Number of frequencies, ``>= 1``; of ``"gaussian-pairs"``, ``b (b + 4)`` for ``b = 4, 8,
+        12, ...`` base frequencies.
     weights
         Probabilities of the distributions of a mixture, shape (n_distributions,); equal when not
         given.
@@ -220,7 +227,7 @@ def sample_frequencies(
     Raises
     ------
     InputError
-        For an unknown distribution.
+        For an unknown distribution, or a number of frequencies that it cannot have.
 
     Examples
     --------
@@ -235,6 +242,8 @@ def sample_frequencies(
     rng = np.random.default_rng(seed)
     if distribution == "sparse-sums":
         return _sparse_sums(rng, variances, weights, n_frequencies)
+    if distribution == "gaussian-pairs":
+        return _gaussian_pairs(rng, variances, weights, n_frequencies)
     chosen = variances[_labels(rng, len(variances), weights, n_frequencies)]
     normal = rng.standard_normal((n_frequencies, variances.shape[1]))
     if distribution == "gaussian-marginals":
@@ -371,6 +380,21 @@ def _sparse_sums(
     chosen = variances[_distributions(_strata(rng, groups), len(variances), weights)]
     bases = np.stack(sides, axis=1) / np.sqrt(chosen)[:, None, None]
     return combine(bases, n_frequencies)
+
+
+def _gaussian_pairs(
+    rng: np.random.Generator,
+    variances: NDArray[np.float64],
+    weights: ArrayLike | None,
+    n_frequencies: int,
+) -> NDArray[np.float64]:
+    """Sample base frequencies, the first of them zero, and combine them to pairs."""
+    n = SIDE * n_blocks_of_pairs(n_frequencies)
+    chosen = variances[_distributions(_strata(rng, n), len(variances), weights)]
+    normal = rng.standard_normal((n, variances.shape[1]))
+    _keep_one_feature(normal)
+    normal[0] = 0.0  # its sums are the base frequencies themselves
+    return combine_pairs(normal / np.sqrt(chosen))
 
 
 def min_with_marginals(n_features: int) -> int:

@@ -139,7 +139,9 @@ def design(
     distribution
         Distribution of the frequencies, see :class:`FeatureMap`. The default for mixtures is
         ``"sparse-sums"``, the fastest to sketch; with one feature, or under 20 frequencies for each
-        feature, ``"sparse-radius"``.
+        feature, ``"sparse-radius"``. For a comparison, ``"gaussian-pairs"`` has 64 base
+        frequencies and all of their sums and differences, 4,352 frequencies in all, so that
+        :func:`~dask_sketch.distributions.compare_rows` needs no random rows.
     scale
         Standard deviation of a component, in the units of the data (of the whitened data, with
         ``whitening``), for all features.
@@ -248,6 +250,7 @@ def design(
     require_design_arguments(
         n_frequencies=n_frequencies, n_components=n_components, n_columns=n_columns,
         n_pilot=n_pilot, seed=seed, task=task, whitening=whitening, covariance_type=kind,
+        distribution=distribution,
     )  # fmt: skip
     require_nan_policy(nan_policy)
     stated = FROM_DTYPES if categories is None else categories

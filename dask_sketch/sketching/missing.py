@@ -28,6 +28,7 @@ from dask_sketch.features.kernels.fixed_point import FRACTION, WEIGHT_FRACTION, 
 from dask_sketch.features.kernels.incomplete import pairs_of, used_features
 from dask_sketch.features.kernels.stacked_fixed_point import StackedFixedPoint
 from dask_sketch.validation.arrays import FrozenDataclass
+from dask_sketch.validation.choices import STRUCTURED
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -320,7 +321,8 @@ def require_sparse(feature_map: FeatureMap) -> None:
             "values have no known length. Pass nan_policy='omit'.",
             parameter="nan_policy",
         )
-    if feature_map.row_whitening is None and not supports(feature_map).all():
+    paired = feature_map.distribution == "gaussian-pairs"  # a few of them use no feature
+    if feature_map.row_whitening is None and not paired and not supports(feature_map).all():
         return
     white = feature_map.whitening
     full = white is not None and np.count_nonzero(white) > len(white)
@@ -338,7 +340,7 @@ def require_sparse(feature_map: FeatureMap) -> None:
         )
     raise InputError(
         f"nan_policy='available' with a feature map with {cause} of {feature_map.n_features} "
-        "features: every frequency uses all features, so that no row with a missing value counts. "
+        "features: the frequencies use all features, so that no row with a missing value counts. "
         + remedy,
         parameter="nan_policy",
     )
@@ -365,7 +367,7 @@ def refuse_missing(name: str, sketch: Any) -> None:
 @lru_cache(maxsize=4)
 def supports(feature_map: FeatureMap) -> Mask:
     """Whether each frequency uses each feature, shape (n_frequencies, n_features)."""
-    return used_features(feature_map.cycles_per_unit, feature_map.distribution == "sparse-sums")
+    return used_features(feature_map.cycles_per_unit, feature_map.distribution in STRUCTURED)
 
 
 def equal_supports(feature_map: FeatureMap) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

@@ -10,10 +10,12 @@ from typing import Any, Literal, get_args
 
 Distribution = Literal[
     "adapted-radius", "sparse-radius", "sparse-sums", "folded-gaussian", "gaussian",
-    "gaussian-marginals", "clustering",
+    "gaussian-marginals", "gaussian-pairs", "clustering",
 ]  # fmt: skip
 DISTRIBUTIONS: tuple[str, ...] = get_args(Distribution)
 """Frequency distributions, see :mod:`dask_sketch.features.frequency_distributions`."""
+STRUCTURED = ("sparse-sums", "gaussian-pairs")
+"""Distributions whose frequencies are sums and differences of a few base frequencies."""
 
 Task = Literal["mixture", "clustering", "comparison"]
 TASKS: tuple[str, ...] = get_args(Task)

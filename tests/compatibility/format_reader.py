@@ -85,16 +85,15 @@ def sample(spec):
     weights = np.array(spec["law_weights"] or [1] * len(variances))
     bounds = np.cumsum(weights / weights.sum())[:-1]
     whitening = np.array(spec["whitening"] or np.eye(d))
-    if law == "sparse-sums":
-        return sample_sums(rng, m, variances, bounds, whitening)
+    if law in ("sparse-sums", "gaussian-pairs"):
+        u, v = (sample_sums if law == "sparse-sums" else sample_pairs)(rng, m, variances, bounds)
+        return rounded(u, v, m, whitening)
     levels = np.array([len(names or []) for names in spec.get("categories", [[]] * d)])
     categorical, size, n = levels > 0, levels[levels > 0], 4 * m if levels.any() else m
     variances[:, categorical] = (size**2 - 1) / 12
     chosen = np.digitize(rng.random(n), bounds) if len(bounds) else 0
-    rows = rng.standard_normal((n, d))
+    rows = normal(rng, n, d, law == "gaussian-marginals")
     used = ~categorical | (rng.random((n, d)) < 0.5) if law == "gaussian" else np.ones((n, d), bool)
-    each = min(16, m // 4 // d) * (m // 4 // d >= 4) * (d > 1) * (law == "gaussian-marginals")
-    rows[n - d * each :] = rows[n - d * each :] * np.tile(np.eye(d), (each, 1)) * np.sqrt(d) + 0.0
     if law[:8] != "gaussian":
         uniform = rng.random(n)
         if law == "sparse-radius":
@@ -119,9 +118,22 @@ def sample(spec):
     return [rows[:m].astype("<f4")]
 
 
-def sample_sums(rng, m, variances, bounds, whitening):
-    """The base frequencies u and v, and the sums and differences of their rounded values."""
-    groups, d, n = -(-m // 32), len(whitening), -(-m // 32) * 4
+def normal(rng, n, d, marginals):
+    rows, each = rng.standard_normal((n, d)), min(16, n // 4 // d) * (n // 4 // d >= 4) * (d > 1)
+    last = n - d * each * marginals
+    rows[last:] = rows[last:] * np.tile(np.eye(d), (each, 1))[: n - last] * np.sqrt(d) + 0.0
+    return rows
+
+
+def sample_pairs(rng, m, variances, bounds):
+    b, d = round((m + 4) ** 0.5) - 2, variances.shape[1]
+    chosen = np.digitize((rng.permutation(b) + rng.random(b)) / b, bounds)
+    rows = normal(rng, b, d, True) * (np.arange(b) > 0)[:, None] / np.sqrt(variances[chosen])
+    return rows.reshape(-1, 4, d)[np.array(np.triu_indices(b // 4))]
+
+
+def sample_sums(rng, m, variances, bounds):
+    groups, d, n = -(-m // 32), variances.shape[1], -(-m // 32) * 4
     sides = np.zeros((2, n, d))
     for side in sides:
         deck = np.concatenate([rng.permutation(d) for _ in range(-(-2 * n // d))])
@@ -129,7 +141,12 @@ def sample_sums(rng, m, variances, bounds, whitening):
         radius = radii("sparse-sums", d, rng, (rng.permutation(n) + rng.random(n)) / n)
         side *= (radius * np.sqrt(0.5) / np.linalg.norm(side, axis=1))[:, None]
     chosen = np.digitize((rng.permutation(groups) + rng.random(groups)) / groups, bounds)
-    u, v = sides.reshape(2, groups, 4, d) / np.sqrt(variances[chosen])[:, None]
+    return sides.reshape(2, groups, 4, d) / np.sqrt(variances[chosen])[:, None]
+
+
+def rounded(u, v, m, whitening):
+    """Sums and differences of the rounded base frequencies u and v, with all signs of zeros."""
+    groups, d = len(u), len(whitening)
     matrix = whitening if np.all(whitening == np.diag(np.diag(whitening))) else np.eye(d)
     x = np.stack([u + v[:, :1], u[:, :1] + v, u[:, :1] - v]) @ matrix / (2 * np.pi)
     left, i = m - 32 * np.arange(groups)[:, None, None], np.arange(4)[:, None]

@@ -122,7 +122,9 @@ def test_every_field_is_in_the_digest(any_map):
     maps = [any_map, FeatureMap(**base)]
     maps += [FeatureMap(**(base | {"seed": 1})), FeatureMap(**(base | {"scale": 2.5}))]
     maps += [
-        FeatureMap(**(base | {"distribution": distribution})) for distribution in DISTRIBUTIONS[1:]
+        FeatureMap(**(base | {"distribution": distribution}))
+        for distribution in DISTRIBUTIONS[1:]
+        if distribution != "gaussian-pairs"  # which has other numbers of frequencies
     ]
     assert len({fm.digest for fm in maps}) == len(maps)
     assert len({hash(fm) for fm in maps}) == len(maps)

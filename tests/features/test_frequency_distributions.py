@@ -132,7 +132,7 @@ def test_marginals_have_frequencies_of_their_own():
 
 @pytest.mark.parametrize(
     "distribution",
-    [d for d in DISTRIBUTIONS if d not in ("sparse-sums", "gaussian-marginals")],
+    [d for d in DISTRIBUTIONS if d not in ("sparse-sums", "gaussian-marginals", "gaussian-pairs")],
 )
 def test_directions_are_uniform(distribution):
     omega = sample_frequencies(distribution, np.ones(2), 4000, seed=5)
@@ -147,12 +147,12 @@ def test_directions_are_uniform(distribution):
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 def test_a_diagonal_covariance_divides_by_the_deviations(distribution):
     variances = np.array([0.25, 1.0, 9.0])
-    plain = sample_frequencies(distribution, np.ones(3), 100, seed=2)
-    got = sample_frequencies(distribution, variances, 100, seed=2)
+    plain = sample_frequencies(distribution, np.ones(3), 96, seed=2)
+    got = sample_frequencies(distribution, variances, 96, seed=2)
     np.testing.assert_allclose(got * np.sqrt(variances)[:, None], plain, rtol=1e-13)
 
 
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
+@pytest.mark.parametrize("distribution", [d for d in DISTRIBUTIONS if d != "gaussian-pairs"])
 def test_a_mixture_draws_its_distributions_by_their_weights(distribution):
     variances, weights = np.array([[1.0], [1e8]]), [0.25, 0.75]
     omega = sample_frequencies(distribution, variances, 8000, weights=weights, seed=3)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from dask_sketch.diagnostics.mmd import feature_scales
+from dask_sketch.distributions.testing.permutations import holm_p_values
 from dask_sketch.distributions.testing.row_covariance import pilot_mixture, row_covariance
 from dask_sketch.distributions.testing.units import Units
 
@@ -119,15 +120,7 @@ def moment_p_values(units: Units) -> Array:
     upper, lower = _welch(values, side, ~side, unequal=_has_unequal_sizes(units))
     d = len(pooled)
     p = np.minimum(2.0 * np.minimum(upper, lower), 1.0).reshape(2, d)
-    return _holm(np.minimum(2.0 * p.min(axis=0), 1.0))
-
-
-def _holm(p: Array) -> Array:
-    """Adjust p-values so that a level holds for all hypotheses together (Holm, 1979)."""
-    order = np.argsort(p, kind="stable")
-    adjusted = np.empty(len(p))
-    adjusted[order] = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
-    return np.minimum(adjusted, 1.0)
+    return holm_p_values(np.minimum(2.0 * p.min(axis=0), 1.0))
 
 
 def _splits(first: NDArray[np.bool_], seed: int) -> tuple[Array, bool]:

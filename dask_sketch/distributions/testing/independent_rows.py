@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dask_sketch.diagnostics.mmd import feature_scales, halves
 from dask_sketch.distributions.testing.effect import Effect
+from dask_sketch.distributions.testing.paired_features import compare_paired
 from dask_sketch.distributions.testing.permutations import (
     adjusted_p_values,
     checked_number,
@@ -31,6 +32,7 @@ from dask_sketch.distributions.testing.row_noise import (
     features_of,
     max_rows,
     observe,
+    require_sketch,
     resized,
 )
 from dask_sketch.distributions.testing.statistics import MAX_BAND, ROW_RIDGES, bands
@@ -77,10 +79,16 @@ def compare_rows(
     differences. The level is nearly exact, unless few rows carry most of the noise. Then there is
     a warning. Weights may depend on the values of the rows, as in importance sampling.
 
+    Sketches without random rows, and private sketches, can be tested with the feature maps of
+    ``design(x, task="comparison", distribution="gaussian-pairs")``, whose sketches hold the
+    covariance of the features of their base frequencies exactly. The test compares the base
+    frequencies, whose discrepancy it returns, and normal differences of this covariance. Weights
+    must not depend on the values of the rows then.
+
     Parameters
     ----------
     first, second
-        Sketches of one feature map, each with random rows.
+        Sketches of one feature map, each with random rows or pairs of frequencies.
     tolerance
         Largest discrepancy that does not matter, from 0 to 2.
     level
@@ -99,7 +107,8 @@ def compare_rows(
     Raises
     ------
     InputError
-        If an argument is out of range, or a sketch has no random rows or too few.
+        If an argument is out of range, a sketch has missing values, or neither random rows nor
+        pairs of frequencies, or too few rows.
     MergeError
         If the feature maps differ.
 
@@ -121,7 +130,13 @@ def compare_rows(
     (False, True)
     """
     level, tolerance, n_draws, seed = _checked_arguments(tolerance, level, n_draws, seed)
+    require_sketch("first", first)
+    require_sketch("second", second)
     with one_blas_thread():
+        if first.feature_map.distribution == "gaussian-pairs":
+            return compare_paired(
+                first, second, tolerance=tolerance, level=level, n_draws=n_draws, seed=seed
+            )
         return _compare(first, second, tolerance, level, n_draws, seed)
 
 

@@ -398,3 +398,22 @@ def adjusted_p_values(p: Array) -> Array:
     adjusted = np.empty(len(p))
     adjusted[order] = np.maximum.accumulate(probabilities)
     return adjusted
+
+
+def holm_p_values(p: Array) -> Array:
+    """Adjust p-values so that a level holds for all hypotheses together (Holm, 1979).
+
+    Parameters
+    ----------
+    p
+        P-value of each hypothesis, shape (n_hypotheses,).
+
+    Examples
+    --------
+    >>> holm_p_values(np.array([0.02, 0.01, 0.5]))
+    array([0.04, 0.03, 0.5 ])
+    """
+    order = np.argsort(p, kind="stable")
+    adjusted = np.empty(len(p))
+    adjusted[order] = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
+    return np.minimum(adjusted, 1.0)

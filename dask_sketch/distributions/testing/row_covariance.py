@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.features.feature_map import FeatureMap
+from dask_sketch.features.frequency_pairs import product_covariance
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 
 Array = NDArray[np.float64]
@@ -59,8 +60,4 @@ def row_covariance(mixture: GaussianMixture, frequencies: Array) -> Array:
     differences = (frequencies[:, :, None] - frequencies[:, None, :]).reshape(d, m * m)
     above = mixture.characteristic(sums).reshape(m, m)
     below = mixture.characteristic(differences).reshape(m, m)
-    real, imaginary = 0.5 * (below.real + above.real), 0.5 * (below.real - above.real)
-    mixed = 0.5 * (above.imag + below.imag)  # imaginary part of the row, real part of the column
-    mean = mixture.characteristic(frequencies)
-    mean = np.concatenate([mean.real, mean.imag])
-    return np.asarray(np.block([[real, mixed.T], [mixed, imaginary]]) - np.outer(mean, mean))
+    return product_covariance(mixture.characteristic(frequencies), above, below)

@@ -141,17 +141,32 @@ def observe(first: Sketch, second: Sketch, *, pooled: bool = True) -> ObservedDi
     )
 
 
-def _require_rows(name: str, sketch: Sketch, min_rows: int) -> None:
+def require_sketch(name: str, sketch: Sketch) -> None:
+    """Refuse anything but a sketch without missing values.
+
+    Parameters
+    ----------
+    name
+        Name of the argument.
+    sketch
+        Sketch.
+    """
     if not isinstance(sketch, Sketch):
         raise InputError(
             f"{name} of type {type(sketch).__name__}: give a sketch; use compare() for groups, and "
-            ".compute() on a lazy one."
+            ".compute() on a lazy one.",
+            parameter=name,
         )
     refuse_missing(name, sketch)
+
+
+def _require_rows(name: str, sketch: Sketch, min_rows: int) -> None:
+    require_sketch(name, sketch)
     if sketch.sample is None:
         raise InputError(
             f"{name} has no random rows, from which the noise is estimated. Sketch with "
-            "sample=True, or in groups for compare()."
+            "sample=True, in groups for compare(), or with a feature map of "
+            "distribution='gaussian-pairs'."
         )
     if len(sketch.sample) < min_rows:
         raise InputError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from dask_sketch.diagnostics.mmd import feature_scales
 from dask_sketch.distributions.testing.row_covariance import pilot_mixture, row_covariance
 from dask_sketch.distributions.testing.units import Units
 from dask_sketch.features.feature_map import FeatureMap
+from dask_sketch.features.frequency_pairs import FrequencyPairs
 
 Array = NDArray[np.float64]
 
@@ -26,7 +27,7 @@ _TINY = 1e-12  # eigenvalues relative to the largest one that are rounding
 
 
 def bands(feature_map: FeatureMap, variance: Array) -> Iterator[NDArray[np.intp]]:
-    """Yield all frequencies, then bands of them by length in units of the data.
+    """Yield all tested frequencies, then bands of them by length in units of the data.
 
     The frequencies of one band see differences of about one size.
 
@@ -43,22 +44,38 @@ def bands(feature_map: FeatureMap, variance: Array) -> Iterator[NDArray[np.intp]
         Indices of the real parts of the frequencies, then of the imaginary ones, in vectors that
         have both side by side.
     """
-    m = feature_map.n_frequencies
-    columns = np.arange(2 * m)
-    yield columns
-    n_bands = min(m // _MIN_BAND, _MAX_BANDS)
+    m, tested = feature_map.n_frequencies, tested_frequencies(feature_map)
+    yield np.concatenate([tested, m + tested])
+    n_bands = min(len(tested) // _MIN_BAND, _MAX_BANDS)
     if n_bands > 1:
-        lengths = np.linalg.norm(feature_map.frequencies * np.sqrt(variance)[:, None], axis=0)
-        for part in np.array_split(np.argsort(lengths, kind="stable"), n_bands):
+        frequencies = feature_map.frequencies[:, tested]
+        lengths = np.linalg.norm(frequencies * np.sqrt(variance)[:, None], axis=0)
+        for part in np.array_split(tested[np.argsort(lengths, kind="stable")], n_bands):
             yield np.concatenate([part, m + part])
+
+
+def tested_frequencies(feature_map: FeatureMap) -> NDArray[np.intp]:
+    """Positions of the frequencies that tests compare.
+
+    All of them, but of pairs the base frequencies: the others are there for the covariance of the
+    features.
+
+    Parameters
+    ----------
+    feature_map
+        Feature map.
+    """
+    if feature_map.distribution == "gaussian-pairs":
+        return FrequencyPairs.of(feature_map.n_frequencies).bases
+    return np.arange(feature_map.n_frequencies)
 
 
 def weighted_bases(units: Units) -> Iterator[tuple[Array, Array]]:
     """Yield coordinates of the units, and the weights of their squares in the statistics.
 
     Statistics use all frequencies, or one band of them. They are plain, or whitened: by the
-    covariance of rows if the feature map has a mixture of pilot rows, otherwise by the covariance
-    of all units. Neither covariance depends on the sides of the units.
+    covariance of rows if the feature map has pairs of frequencies or a mixture of pilot rows,
+    otherwise by the covariance of all units. No covariance depends on the sides of the units.
 
     Parameters
     ----------
@@ -72,21 +89,42 @@ def weighted_bases(units: Units) -> Iterator[tuple[Array, Array]]:
     weights
         Weights of the squared coordinates in each statistic, shape (width, n_statistics).
     """
-    feature_map, rows = units.feature_map, pilot_mixture(units.feature_map)
+    feature_map, covariance = units.feature_map, _covariance_of_rows(units)
     scale = np.tile(feature_scales(feature_map), 2)
     for band in bands(feature_map, units.moments()[1]):
         vectors = units.centred(units.vectors[:, band])
-        if rows is None:
+        if covariance is None:
             yield whitened_basis(vectors)
             continue
         basis, values = _principal(vectors)
         yield basis, np.ones((len(values), 1))
         if len(band) <= 2 * MAX_BAND:
-            covariance = row_covariance(rows, feature_map.frequencies[:, band[: len(band) // 2]])
-            eigenvalues, axes = np.linalg.eigh(covariance * np.outer(scale[band], scale[band]))
+            scales = np.outer(scale[band], scale[band])
+            eigenvalues, axes = np.linalg.eigh(covariance(band[: len(band) // 2]) * scales)
             eigenvalues = np.maximum(eigenvalues, 0.0)
             weights = [1.0 / (eigenvalues + ridge * eigenvalues[-1]) for ridge in ROW_RIDGES]
             yield vectors @ axes, np.column_stack(weights)
+
+
+def _covariance_of_rows(units: Units) -> Callable[[NDArray[np.intp]], Array] | None:
+    """Covariance of the features of some frequencies over rows; None if it is not known."""
+    feature_map = units.feature_map
+    if feature_map.distribution == "gaussian-pairs":
+        pairs = FrequencyPairs.of(feature_map.n_frequencies)
+        pooled = units.masses @ units.vectors / units.masses.sum()
+        real, imaginary = pooled.reshape(2, -1) / feature_scales(feature_map)
+        covariance = pairs.covariance(real + 1j * imaginary)
+
+        def of_rows(chosen: NDArray[np.intp]) -> Array:
+            order = np.searchsorted(pairs.bases, chosen)
+            both = np.concatenate([order, len(pairs.bases) + order])
+            return covariance[np.ix_(both, both)]
+
+        return of_rows
+    mixture = pilot_mixture(feature_map)
+    if mixture is None:
+        return None
+    return lambda chosen: row_covariance(mixture, feature_map.frequencies[:, chosen])
 
 
 def statistic_names(units: Units) -> list[str]:
@@ -98,7 +136,7 @@ def statistic_names(units: Units) -> list[str]:
         Units of a comparison.
     """
     feature_map, (_, variance) = units.feature_map, units.moments()
-    m, rows = feature_map.n_frequencies, pilot_mixture(feature_map)
+    m, covariance = feature_map.n_frequencies, _covariance_of_rows(units)
     lengths = np.linalg.norm(feature_map.frequencies * np.sqrt(variance)[:, None], axis=0)
     names = []
     for band in bands(feature_map, variance):
@@ -108,7 +146,7 @@ def statistic_names(units: Units) -> list[str]:
             "per standard deviation"
         )
         names.append(name)
-        if rows is None:
+        if covariance is None:
             names += [f"{name}, whitened by units with a ridge of {ridge:g}" for ridge in RIDGES]
         elif len(band) <= 2 * MAX_BAND:
             names += [f"{name}, whitened by rows with a ridge of {r:g}" for r in ROW_RIDGES]

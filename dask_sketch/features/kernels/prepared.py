@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from dask_sketch.features.kernels.dense import DenseKernel, dense_kernel
 from dask_sketch.features.kernels.structured import StructuredKernel, structured_kernel
+from dask_sketch.validation.choices import STRUCTURED
 
 Kernel = DenseKernel | StructuredKernel
 
@@ -21,7 +22,7 @@ def kernel_for(distribution: str, n_features: int, dtype: str) -> Kernel:
     >>> kernel_for("gaussian", 2, "float32") is dense_kernel(2, "float32")
     True
     """
-    if distribution == "sparse-sums":
+    if distribution in STRUCTURED:
         return structured_kernel(dtype)
     return dense_kernel(n_features, dtype)
 
