@@ -42,6 +42,7 @@ _N_ITERATIONS = 50
 _TOLERANCE = 1e-4  # smallest gain of one iteration, in nats per row
 # Of the starts of a mixture of rows with missing values: rows, iterations of each, starts from near
 # rows, and further starts from values that are drawn from the best mixture
+_RICHER = (2, 4)  # numbers of components of the mixture of incomplete rows, over those of the pilot
 _START_ROWS, _START_ITERATIONS, _NEAR_STARTS, _REFILLED = 4000, 20, 2, 2
 _ROWS_PER_PARAMETER = 20  # from which a further start is tried
 _VARIANCE_FLOOR = 1e-8  # added to variances, as a fraction of those of the rows
@@ -397,7 +398,15 @@ def filled_pilot(
     for _ in range(_REFILLED if k > 1 else 0):
         _, best = max(tried, key=lambda pair: pair[0])
         tried.append(_observed_mixture(some, fill_rows(some, best, rng), k, seed))
-    return fill_rows(rows, max(tried, key=lambda pair: pair[0])[1], rng)
+    likelihood, mixture = max(tried, key=lambda pair: pair[0])
+    for richer in (k * factor for factor in _RICHER):
+        if richer > len(some) // ROWS_PER_COMPONENT:
+            break
+        reached, other = _observed_mixture(some, fill_rows(some, mixture, rng), richer, seed)
+        n_added = (richer - len(mixture[0])) * (2 * rows.shape[1] + 1)
+        if reached - likelihood > n_added / len(some):
+            likelihood, mixture = reached, other
+    return fill_rows(rows, mixture, rng)
 
 
 def _observed_mixture(
