@@ -40,9 +40,10 @@ from dask_sketch.validation.tables import feature_title
 Array = NDArray[np.float64]
 _N_ITERATIONS = 50
 _TOLERANCE = 1e-4  # smallest gain of one iteration, in nats per row
-# Of the starts of a mixture of rows with missing values: rows, iterations of each, starts from near
-# rows, and further starts from values that are drawn from the best mixture
-_RICHER = (2, 4)  # numbers of components of the mixture of incomplete rows, over those of the pilot
+# Of the mixture of rows with missing values: numbers of components, over those of the pilot; rows of
+# a start, iterations, starts from near rows, and further starts from values that are drawn from the
+# best mixture
+_RICHER = (2, 4)
 _START_ROWS, _START_ITERATIONS, _NEAR_STARTS, _REFILLED = 4000, 20, 2, 2
 _ROWS_PER_PARAMETER = 20  # from which a further start is tried
 _VARIANCE_FLOOR = 1e-8  # added to variances, as a fraction of those of the rows
@@ -349,7 +350,8 @@ def filled_pilot(
     """Draw the missing values of pilot rows from a mixture fitted to the observed ones.
 
     The mixture is the likeliest of several starts: from complete rows, and from rows whose missing
-    values are filled in from other rows. One start alone often ends in a poor local optimum.
+    values are filled in from other rows. One start alone often ends in a poor local optimum. It has
+    up to four times as many components as will be decoded, if the data has them.
 
     Parameters
     ----------
@@ -398,6 +400,8 @@ def filled_pilot(
     for _ in range(_REFILLED if k > 1 else 0):
         _, best = max(tried, key=lambda pair: pair[0])
         tried.append(_observed_mixture(some, fill_rows(some, best, rng), k, seed))
+    # Where the data has more clusters than k, k components describe values between them. A mixture
+    # with more is taken if it gains more than its parameters do by chance.
     likelihood, mixture = max(tried, key=lambda pair: pair[0])
     for richer in (k * factor for factor in _RICHER):
         if richer > len(some) // ROWS_PER_COMPONENT:

@@ -177,8 +177,8 @@ def design(
         Treatment of pilot samples with NaN or infinite values: ``"omit"`` leaves them out,
         ``"raise"`` stops; ``"available"``, for a sketch with this policy, treats such values as
         missing, and draws them from a mixture fitted to the observed values. The default
-        distribution is then ``"sparse-sums"`` with three or four features, and
-        ``"gaussian-marginals"`` with two features. Only the pilot samples are checked, not all
+        distribution is then ``"sparse-sums"`` with three or four features, or for centroids with
+        three or more, and ``"gaussian-marginals"`` with two features. Only the pilot samples are checked, not all
         rows; see :func:`dask_sketch.sketch`, where the default is ``"raise"``.
     normalize
         Whether the feature map is for the directions of the rows: each row is divided by its
@@ -270,9 +270,9 @@ def design(
     build = design_from_pilot
     if samples.categories is not None:
         build = partial(design_mixed, categories=samples.categories)
-    elif nan_policy == "available" and distribution is None and task == "mixture":
+    elif nan_policy == "available" and distribution is None and task != "comparison":
         distribution, n_frequencies = _with_missing(
-            pilot.shape[1], n_frequencies, n_components, kind
+            pilot.shape[1], n_frequencies, n_components, task, kind
         )
     make_map = partial(
         build, n_frequencies=n_frequencies, n_components=n_components, task=task,
@@ -349,19 +349,20 @@ def _with_missing(
     n_features: int,
     n_frequencies: int | None,
     n_components: int | None,
+    task: str,
     covariance_type: str | None,
 ) -> tuple[str | None, int | None]:
-    """Distribution and number of frequencies for few features with missing values.
+    """Distribution and number of frequencies for features with missing values.
 
-    Frequencies of the default distribution for mixtures use all features if there are few, and sums
-    of two features use both.
+    Frequencies of the default distribution for mixtures use all features if there are few, and
+    those of the default for clustering always. Sums of two features use both.
     """
-    if not 1 < n_features <= FEW:
+    if n_features == 1 or (task == "mixture" and n_features > FEW):
         return None, n_frequencies
     if n_features > 2:
         return "sparse-sums", n_frequencies
     if n_frequencies is None and n_components is not None:
-        needed = default_n_frequencies(2, n_components, covariance_type=covariance_type)
+        needed = default_n_frequencies(2, n_components, task, covariance_type)
         n_frequencies = max(needed, min_with_marginals(2))
     return "gaussian-marginals", n_frequencies
 
