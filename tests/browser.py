@@ -129,7 +129,8 @@ _TEXT = """
 @contextlib.contextmanager
 def browser():
     """Start Chromium, and give the port that it listens on."""
-    with tempfile.TemporaryDirectory() as profile:
+    # the browser may write to its profile until its last process has ended
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         process = subprocess.Popen(
             [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", "about:blank"],
             stderr=subprocess.PIPE,
