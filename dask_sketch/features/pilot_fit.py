@@ -40,9 +40,9 @@ from dask_sketch.validation.tables import feature_title
 Array = NDArray[np.float64]
 _N_ITERATIONS = 50
 _TOLERANCE = 1e-4  # smallest gain of one iteration, in nats per row
-# Of the mixture of rows with missing values: numbers of components, over those of the pilot; rows of
-# a start, iterations, starts from near rows, and further starts from values that are drawn from the
-# best mixture
+# Of the mixture of rows with missing values: numbers of components, over those of the pilot; rows
+# of a start, iterations, starts from near rows, and further starts from values that are drawn from
+# the best mixture
 _RICHER = (2, 4)
 _START_ROWS, _START_ITERATIONS, _NEAR_STARTS, _REFILLED = 4000, 20, 2, 2
 _ROWS_PER_PARAMETER = 20  # from which a further start is tried

@@ -178,8 +178,8 @@ def design(
         ``"raise"`` stops; ``"available"``, for a sketch with this policy, treats such values as
         missing, and draws them from a mixture fitted to the observed values. The default
         distribution is then ``"sparse-sums"`` with three or four features, or for centroids with
-        three or more, and ``"gaussian-marginals"`` with two features. Only the pilot samples are checked, not all
-        rows; see :func:`dask_sketch.sketch`, where the default is ``"raise"``.
+        three or more, and ``"gaussian-marginals"`` with two features. Only the pilot samples are
+        checked, not all rows; see :func:`dask_sketch.sketch`, where the default is ``"raise"``.
     normalize
         Whether the feature map is for the directions of the rows: each row is divided by its
         Euclidean length in the pass. With ``task="clustering"`` this is spherical k-means:
