@@ -61,14 +61,15 @@ types: $(READY)  ## type checker
 
 # The pages are copied into one folder, with the links that they have in the repository. A lower
 # priority leaves most of the processor to the tests, whose compiled kernels are shared.
-docs: $(READY)  ## documentation as HTML, in .site/html
+docs: $(READY)  ## documentation as HTML, in .site/html; with the outputs of the guides: make docs OUTPUTS=1
 	rm -rf .site
 	mkdir -p .site/source/dask_sketch .site/source/tests/benchmarks
 	cp -RpL README.md CHANGELOG.md LICENSE deploy notebooks .pictures .docs/. .site/source
 	cp -p dask_sketch/README.md dask_sketch/FORMAT.md .site/source/dask_sketch
 	cp -p tests/benchmarks/README.md .site/source/tests/benchmarks
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 NUMBA_CACHE_DIR=$(CURDIR)/.pytest_cache/numba \
-	  nice -n 5 $(BIN)/python -m sphinx -q -W --keep-going -d .site/doctrees .site/source .site/html
+	  nice -n 5 $(BIN)/python -m sphinx -q -W --keep-going -d .site/doctrees \
+	  $(if $(OUTPUTS),-D nb_execution_mode=force) .site/source .site/html
 	cp .site/html/README.html .site/html/index.html
 
 # Four processes of one thread, since many tests wait. A file is never divided between them: some tests measure memory, or

@@ -44,7 +44,9 @@ autodoc_member_order = "groupwise"
 numpydoc_show_class_members = False
 
 # Markdown and notebooks
-nb_execution_mode = "off"  # tests/test_notebooks.py runs the notebooks
+nb_execution_mode = "off"  # tests/test_notebooks.py runs the notebooks, and `make docs OUTPUTS=1`
+nb_execution_timeout = 900
+nb_execution_raise_on_error = True
 myst_heading_anchors = 3
 
 # References of docstrings to names of this package must resolve. Types in signatures need not: the

@@ -272,7 +272,7 @@ class Covariances:
             Whether exponentials are computed in float32.
         """
         k, d = components.means.shape
-        dtype = np.float32 if single else np.float64
+        dtype: np.dtype[np.floating] = np.dtype(np.float32 if single else np.float64)
         counts, squared = np.zeros(k), np.zeros(k)
         sums, squares = np.zeros((k, d)), self._no_squares(k, d)
         totals = np.full(n_mixtures, math.log(n_mixtures))
