@@ -87,7 +87,7 @@ def test_columns_of_opened_samples_with_weights_and_labels(tmp_path):
         split_columns(open_samples(np.ones((4, 3))), [0], MAP)
 
 
-@pytest.mark.filterwarnings("default:the covariances inside of the 20 units")  # they depend
+@pytest.mark.filterwarnings("ignore:the covariances inside of the 20 units")  # they depend
 def test_columns_that_depend_on_the_stratum_are_independent_within_it():
     x = frames(np.random.default_rng(5), offsets=0.2)
     weekday = np.arange(UNITS) % 2
@@ -153,7 +153,7 @@ def test_bad_arguments():
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("default:the covariances inside of the 12 units")  # in few draws
+@pytest.mark.filterwarnings("ignore:the covariances inside of the 12 units")  # in few draws
 @pytest.mark.parametrize("offsets", [0.0, 1.0])
 def test_level(offsets):
     rng = np.random.default_rng(0)
@@ -193,7 +193,7 @@ def test_rare_values_that_meet_in_few_units_are_warned_of() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("default:the covariances inside of the 20 units")  # in many draws
+@pytest.mark.filterwarnings("ignore:the covariances inside of the 20 units")  # in many draws
 @pytest.mark.parametrize("n_rows", [20, 60])
 def test_level_with_rare_values(n_rows) -> None:
     found = [
