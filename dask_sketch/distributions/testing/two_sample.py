@@ -68,12 +68,12 @@ def compare(
     a warning of weights with which it may not hold.
 
     The statistics are squared distances of the mean sketches in bands of frequencies. They are
-    plain, and whitened: by the covariance of rows if the feature map has a mixture of pilot rows,
-    otherwise by the covariance of all units. Neither covariance depends on the sides. The smallest
-    of their p-values is calibrated by the same permutations. Feature maps of ``design(x,
-    task="comparison")`` detect differences of all sizes; a map for mixtures detects differences
-    about as large as its components. Design the map from rows of both sides, or of neither: the
-    level is exact only if the map does not depend on the sides.
+    plain, and whitened: by the covariance of rows if the feature map has pairs of frequencies or a
+    mixture of pilot rows, otherwise by the covariance of all units. No covariance depends on the
+    sides. The smallest of their p-values is calibrated by the same permutations. Feature maps of
+    ``design(x, task="comparison")`` detect differences of all sizes; a map for mixtures detects
+    differences about as large as its components. Design the map from rows of both sides, or of
+    neither: the level is exact only if the map does not depend on the sides.
 
     Parameters
     ----------
