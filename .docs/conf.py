@@ -45,6 +45,7 @@ numpydoc_show_class_members = False
 
 # Markdown and notebooks
 nb_execution_mode = "off"  # tests/test_notebooks.py runs the notebooks, and `make docs OUTPUTS=1`
+nb_execution_in_temp = True  # no notebook finds files of another one
 nb_execution_timeout = 900
 nb_execution_raise_on_error = True
 myst_heading_anchors = 3
