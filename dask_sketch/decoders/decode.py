@@ -47,6 +47,7 @@ from dask_sketch.decoders.replicates import (
     shown,
 )
 from dask_sketch.decoders.search import expected_seconds
+from dask_sketch.decoders.simulated_centroids import nearer_on_simulated_rows
 from dask_sketch.decoders.simulated_rows import SIMULATED, likelier_on_simulated_rows
 from dask_sketch.decoders.starts import FAMILIES
 from dask_sketch.errors import DecodeError
@@ -194,7 +195,9 @@ def decode(
           and smooth densities.
         - ``"density"``, the default for other centroids without rows: a density of several atoms
           for each centroid, partitioned by k-means; the most precise search for clustering. As in
-          k-means, distances are Euclidean, in the units of the data. With ``model="gaussian"``: a
+          k-means, distances are Euclidean, in the units of the data. Where noise does not explain
+          the density, k-means on simulated rows may take its place, whose weights agree with the
+          sketch. With ``model="gaussian"``: a
           density of as many atoms as explain the sketch, reduced to the components of greatest
           likelihood, for data that no mixture of ``n_components`` Gaussians fits, such as speech.
         - ``"sketch-shift"``: mean shift on the sketch (see the second reference). With
@@ -403,8 +406,10 @@ def _fitted(
 
 
 def _likelier(problem: Problem, solution: Solution, n_threads: int) -> Solution:
-    """Solution of greater likelihood on simulated rows, or the same one."""
+    """Likelier mixture, or nearer centroids, on simulated rows; or the same solution."""
     with one_blas_thread(), Threads(n_threads) as pool:
+        if problem.model == "dirac":
+            return nearer_on_simulated_rows(problem, solution)
         return likelier_on_simulated_rows(problem, solution, pool)
 
 
@@ -429,7 +434,9 @@ def _warn_of_fit(problem: Problem, solution: Solution, non_default: Collection[s
                 warn_of_narrow_axes(solution.unresolved, rows_remedy(sketch))
             return
     if solution.shapes is None:
-        warn_of_poor_centroids(sketch, solution.means, non_default)
+        is_density = problem.method == "density"
+        misfit = solution.cost / solution.noise_level if is_density else None
+        warn_of_poor_centroids(sketch, solution.means, non_default, misfit)
         return
     warn_of_misfit(
         sketch, solution.weights, solution.means, solution.shapes, solution.cost,

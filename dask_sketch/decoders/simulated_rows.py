@@ -139,7 +139,7 @@ def _fit_simulated(
 ) -> tuple[FittedMixture, CalibratedSample] | None:
     """Likeliest mixture of rows from these mixtures, and the rows; None if they do not agree."""
     sketch, k = problem.sketch, problem.required_size
-    rows = _simulated(sketch, sources, problem.seed)
+    rows = simulated_rows(sketch, sources, problem.seed)
     calibrated = calibrate_rows(rows, np.full(len(rows), 1.0 / len(rows)), sketch)
     if not is_calibrated(calibrated):
         return None
@@ -181,8 +181,23 @@ def _smallest_eigenvalue(solution: Solution) -> float:
     return float(np.linalg.eigvalsh(total / np.outer(unit, unit))[0])
 
 
-def _simulated(sketch: Sketch, mixtures: list[Parameters], seed: int) -> Array:
-    """Rows of several mixtures, as many of each, within the range of the data."""
+def simulated_rows(sketch: Sketch, mixtures: list[Parameters], seed: int) -> Array:
+    """Rows of several mixtures, as many of each, within the range of the data.
+
+    Parameters
+    ----------
+    sketch
+        Sketch, which knows the range.
+    mixtures
+        Weights, means and variances or matrices of each mixture.
+    seed
+        Seed, ``>= 0``.
+
+    Returns
+    -------
+    rows
+        Shape (n_rows, n_features).
+    """
     parts = []
     for number, (weights, means, shapes) in enumerate(mixtures):
         kind = "full" if shapes.ndim == 3 else "diag"

@@ -504,8 +504,13 @@ def ledger_of(job: Job) -> Ledger | None:
     path = job.resolve(job.job.ledger)
     options = job.options(job.job.storage_options, path)
     if not has_ledger(job):
-        require_vacant_ledger(job, options)
-        return None
+        try:
+            require_vacant_ledger(job, options)
+        except JobError:
+            if not has_ledger(job):  # else another run has created it since
+                raise
+        else:
+            return None
     with ledger_path(job):
         ledger = open_ledger(path, storage_options=options)
     require_same_settings(job, ledger)

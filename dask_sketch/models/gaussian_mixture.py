@@ -193,8 +193,9 @@ class GaussianMixture(Mixture):
     def interval(self, level: float = 0.95) -> dict[str, Array]:
         """Confidence intervals of all parameters, from their standard errors.
 
-        They are valid for large samples, and too short for ten thousand samples of components that
-        overlap: see the coverage in ``tests/benchmarks/README.md``.
+        They are valid for large samples of independent rows, and too short for ten thousand samples
+        of components that overlap: see the coverage in ``tests/benchmarks/README.md``. Where rows
+        repeat or depend on each other, take :func:`dask_sketch.diagnostics.bootstrap`.
 
         Parameters
         ----------

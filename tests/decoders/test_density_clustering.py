@@ -259,6 +259,7 @@ def test_moments_of_a_feature_that_does_not_vary():
     assert np.isfinite(objective.gram(weights, theta)).all()
 
 
+@pytest.mark.filterwarnings("ignore:the data is unlike the pilot rows")  # its weight is another one
 def test_a_far_cluster_of_the_pilot_is_found_whatever_its_weight(rng):
     x = rng.normal(size=(20_000, 2))
     x[:800] = 30.0 + 0.05 * rng.normal(size=(800, 2))

@@ -249,6 +249,27 @@ def test_standard_errors_are_those_of_many_fits():
     assert 0.5 < by_entry.min() < by_entry.max() < 2.0
 
 
+def test_standard_errors_have_the_units_of_the_data():
+    kind, unit = ("low-rank", 1), np.array([1.0, 10.0, 0.1, 1000.0])
+    loadings = np.array([0.5, -0.4, 0.6, 0.3])
+    factors = np.stack([np.full((1, 4), 0.5), loadings[None]], axis=2)
+    truth = GaussianMixture([1.0], np.zeros((1, 4)), factors, covariance_type=kind)
+    x = truth.sample(20_000, seed=0)
+    errors = []
+    for rows in (x, x * unit):
+        feature_map = ds.design(rows, n_components=1, covariance_type=kind)
+        sketched = ds.sketch(rows, feature_map, sample=False)
+        errors.append(ds.decode(sketched, 1, covariance_type=kind, refine="efficient").stderr)
+    # other frequencies, whose errors are nearly the same ones
+    np.testing.assert_allclose(errors[1].means / unit, errors[0].means, rtol=0.1)
+    np.testing.assert_allclose(errors[0].means, np.sqrt(x.var(axis=0) / len(x))[None], rtol=0.1)
+    squares = np.outer(unit, unit)
+    np.testing.assert_allclose(errors[1].covariances / squares, errors[0].covariances, rtol=0.2)
+    np.testing.assert_allclose(
+        errors[1].noise_variances / unit**2, errors[0].noise_variances, rtol=0.2
+    )
+
+
 @pytest.mark.parametrize("has_rows", [True, False])
 def test_noise_at_its_bound_is_warned_of_where_errors_are_asked_for(has_rows):
     # a Heywood case: in this draw the factor explains the third feature whole

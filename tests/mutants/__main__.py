@@ -106,6 +106,7 @@ PARTS = {
         decoders/test_matrix_descent.py
         decoders/test_matrix_search.py
         decoders/test_efficient.py
+        decoders/test_weighted_errors.py
         decoders/test_decode.py
         """,
     ),

@@ -5,6 +5,18 @@ from __future__ import annotations
 # By the path below dask_sketch and the changed line.
 EQUIVALENT = {
     (
+        "features/kernels/grouped.py",
+        "first[self._begun] = -2",
+    ): "another negative number that stands for no segment",
+    (
+        "features/kernels/grouped_loops.py",
+        "for block in range(((vectors + STEPS + 1)) // STEPS):",
+    ): "a further block, which has no vectors",
+    (
+        "decoders/objectives/normal_equations.py",
+        "_POWERS = 21 # products that estimate the largest eigenvalue",
+    ): "a closer estimate",
+    (
         "features/kernels/whitened_rows.py",
         "columns = np.zeros(((d + elements - 1) * elements) * elements * pitch, rows.dtype)",
     ): "a longer buffer, whose end is never read",
@@ -33,10 +45,6 @@ EQUIVALENT = {
         "decoders/efficient.py",
         "self._unit = 2.0 / np.sqrt(np.maximum(self.information.diagonal(), 1e-300))",
     ): "a factor of the preconditioner, which cancels",
-    (
-        "sketching/accumulator.py",
-        "sums, held = None, 1",
-    ): "sums are taken out one row earlier",
     (
         "decoders/descent.py",
         "elif 0.0 <= predicted < (0.01 / enough) and damping <= 1.0:",
@@ -71,7 +79,7 @@ EQUIVALENT = {
     ): "one word holds all sums below 2**63; the bound leaves one bit",
     (
         "sketching/accumulator.py",
-        "direct = 0 if (not (held.count)) else len(x) // self._size * self._size",
+        "direct = 0 if (not (buffer.count)) else len(x) // self._size * self._size",
     ): "rows are held before they are added, or added directly",
     (
         "decoders/efficient.py",

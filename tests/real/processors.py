@@ -48,7 +48,8 @@ def results() -> dict[str, str | int]:
     """Width of vectors, digests and checksums, by what they belong to."""
     out: dict[str, str | int] = {"vector bits": vector_bits()}
     for n_features, name in SIZES:
-        feature_map = ds.FeatureMap(n_features, 70, scale=1.5, distribution=name, seed=5)
+        m = 96 if name == "gaussian-pairs" else 70
+        feature_map = ds.FeatureMap(n_features, m, scale=1.5, distribution=name, seed=5)
         x, weights, labels = data(n_features)
         key = f"{name} of {n_features} features"
         out[f"{key}: digest"] = feature_map.digest

@@ -10,13 +10,14 @@ from dask_sketch.decoders.checks.few_pilot_rows import warn_of_few_clustered
 from dask_sketch.decoders.checks.misfit import has_rows, remedy_of, rows_to_compare
 from dask_sketch.decoders.checks.unlike_pilot import warn_of_unlike_rows
 from dask_sketch.decoders.checks.unusual_rows import (
+    rows_remedy,
     warn_of_few_values,
     warn_of_missing_rows,
     warn_of_outliers,
     warn_of_range,
 )
 from dask_sketch.decoders.objectives.atoms import Array
-from dask_sketch.decoders.starts import pilot_clusters, pilot_mixture
+from dask_sketch.decoders.starts import nearby_mixture, pilot_clusters, pilot_mixture
 from dask_sketch.models.clusters import kmeans
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.warn import warn_user
@@ -24,11 +25,16 @@ from dask_sketch.validation.warn import warn_user
 _WARNED_RATIO = 1.2  # ratio of mean squared errors that is warned of
 # Standard deviations of a component, from which the frequencies of a map hardly locate clusters.
 _FARTHEST = 100.0
+_EXPLAINED = 2.0  # noise levels of a density that is right
+_UNRESOLVED = 0.5  # mean squared characteristic function beyond which frequencies are too low
 _ROUNDED = 1e-12  # mean squared error that is rounding, in the variance of the rows
 
 
 def warn_of_poor_centroids(
-    sketch: Sketch, means: Array, non_default_arguments: Collection[str] = ()
+    sketch: Sketch,
+    means: Array,
+    non_default_arguments: Collection[str] = (),
+    misfit: float | None = None,
 ) -> None:
     """Warn of centroids that k-means on the rows beats, or that are of too few pilot rows.
 
@@ -41,11 +47,14 @@ def warn_of_poor_centroids(
     non_default_arguments
         Names of the arguments of :func:`dask_sketch.decode` that keep it from k-means on the rows;
         ``"n_components"`` where it was not given.
+    misfit
+        Cost, in noise levels, of the density of which the centroids are, or of simulated rows; None
+        for other methods.
     """
     if sketch.privacy is not None:
         return
     warn_of_few_values(sketch, len(means))
-    if sketch.sample is None and _warn_of_centroids_without_rows(sketch, means):
+    if sketch.sample is None and _warn_of_centroids_without_rows(sketch, means, misfit):
         return
     pilot = pilot_mixture(sketch)
     n_compared = 0 if sketch.holds_all_rows else len(means)
@@ -58,7 +67,7 @@ def warn_of_poor_centroids(
         warn_of_missing_rows(sketch, means, error)
 
 
-def _warn_of_centroids_without_rows(sketch: Sketch, means: Array) -> bool:
+def _warn_of_centroids_without_rows(sketch: Sketch, means: Array, misfit: float | None) -> bool:
     """Warn of the centroids of a sketch without rows; return whether they are of the pilot rows."""
     record, clusters = sketch.feature_map.pilot, pilot_clusters(sketch, len(means))
     if record is not None and clusters is not None and np.isin(means, clusters.centers).all():
@@ -73,8 +82,29 @@ def _warn_of_centroids_without_rows(sketch: Sketch, means: Array) -> bool:
             "Centroids so far out are uncertain: sketch with sample=True where rows may be "
             "kept, or design with a larger n_pilot."
         )
-        warn_of_range(sketch, known.weights, known.means, known.variances, _FARTHEST, remedy)
+        warned = warn_of_range(
+            sketch, known.weights, known.means, known.variances, _FARTHEST, remedy
+        )
+        if not warned and _is_uncertain(sketch, misfit):
+            warn_user(
+                "the data is unlike the pilot rows of the feature map, whose frequencies may "
+                "resolve it poorly: the mean squared error of the centroids may be 1.2 to 4 times "
+                f"that of k-means on rows. To fit rows, {rows_remedy(sketch)}."
+            )
     return False
+
+
+def _is_uncertain(sketch: Sketch, misfit: float | None) -> bool:
+    """Whether noise does not explain a density, or the frequencies are too low for the data.
+
+    In both cases only for data that is unlike the pilot rows. Of 110 groups with a map for all
+    groups, 25 had 1.2 to 3.9 times the squared error of k-means. This finds them all, and 77 of the
+    others, most of which are far narrower than all groups together.
+    """
+    if misfit is not None and misfit > _EXPLAINED and nearby_mixture(sketch) is None:
+        return True
+    resolved = float(np.mean(np.abs(sketch.characteristic) ** 2)) < _UNRESOLVED
+    return not resolved and pilot_mixture(sketch) is None
 
 
 def _compare_with_kmeans(centers: Array, rows: Array, masses: Array, remedy: str) -> float:

@@ -462,8 +462,6 @@ class ParameterSpace:
 
     def matrices(self, theta: Array) -> Array:
         """Covariance matrices (K, n_features, n_features) of atoms, in the units of the data."""
-        if not self.family.has_matrices:
-            return self.to_data_units(theta)[1][:, :, None] * np.eye(self.n_features)
         unit = np.outer(self.scale, self.scale)
         return unpacked(theta[:, self.n_features :], self.n_features) * unit
 
