@@ -197,9 +197,9 @@ def decode(
           for each centroid, partitioned by k-means; the most precise search for clustering. As in
           k-means, distances are Euclidean, in the units of the data. Where noise does not explain
           the density, k-means on simulated rows may take its place, whose weights agree with the
-          sketch. With ``model="gaussian"``: a
-          density of as many atoms as explain the sketch, reduced to the components of greatest
-          likelihood, for data that no mixture of ``n_components`` Gaussians fits, such as speech.
+          sketch. With ``model="gaussian"``: a density of as many atoms as explain the sketch,
+          reduced to the components of greatest likelihood, for data that no mixture of
+          ``n_components`` Gaussians fits, such as speech.
         - ``"sketch-shift"``: mean shift on the sketch (see the second reference). With
           ``model="gaussian"`` it needs a feature map with ``distribution="gaussian"``.
         - ``"iht"``: iterative hard thresholding, a baseline.
@@ -434,7 +434,7 @@ def _warn_of_fit(problem: Problem, solution: Solution, non_default: Collection[s
                 warn_of_narrow_axes(solution.unresolved, rows_remedy(sketch))
             return
     if solution.shapes is None:
-        is_density = problem.method == "density"
+        is_density = problem.method == "density" and solution.noise_level > 0.0
         misfit = solution.cost / solution.noise_level if is_density else None
         warn_of_poor_centroids(sketch, solution.means, non_default, misfit)
         return

@@ -16,6 +16,7 @@ from dask_sketch.decoders.checks.unusual_rows import (
     warn_of_outliers,
     warn_of_range,
 )
+from dask_sketch.decoders.density_clustering import EXPLAINED
 from dask_sketch.decoders.objectives.atoms import Array
 from dask_sketch.decoders.starts import nearby_mixture, pilot_clusters, pilot_mixture
 from dask_sketch.models.clusters import kmeans
@@ -25,7 +26,6 @@ from dask_sketch.validation.warn import warn_user
 _WARNED_RATIO = 1.2  # ratio of mean squared errors that is warned of
 # Standard deviations of a component, from which the frequencies of a map hardly locate clusters.
 _FARTHEST = 100.0
-_EXPLAINED = 2.0  # noise levels of a density that is right
 _UNRESOLVED = 0.5  # mean squared characteristic function beyond which frequencies are too low
 _ROUNDED = 1e-12  # mean squared error that is rounding, in the variance of the rows
 
@@ -99,7 +99,7 @@ def _warn_of_unresolved_data(sketch: Sketch, misfit: float | None) -> None:
     which most are named as well: nothing in the sketch tells them apart.
     """
     ratio = None
-    if misfit is not None and misfit > _EXPLAINED and nearby_mixture(sketch) is None:
+    if misfit is not None and misfit > EXPLAINED and nearby_mixture(sketch) is None:
         ratio = "may be 1.2 to 4 times that of k-means on rows"
     elif float(np.mean(np.abs(sketch.characteristic) ** 2)) > _UNRESOLVED and (
         pilot_mixture(sketch) is None
