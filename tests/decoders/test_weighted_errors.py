@@ -31,6 +31,20 @@ def test_intervals_hold_for_survey_weights():
     assert squares == pytest.approx([1.0, 1.0], abs=0.45)
 
 
+def test_rows_of_large_weights_have_the_larger_errors():
+    # rows of the first component are chosen less often, so that their weights are larger
+    x, weights = survey(0)
+    feature_map = design(TRUTH.sample(5000, seed=1), n_components=2)
+    with_rows, without = (
+        decode(sketch(x, feature_map, weights=weights, sample=sample), start=TRUTH,
+               refine="efficient").stderr.means
+        for sample in (5000, False)
+    )  # fmt: skip
+    ratio = (with_rows / without).mean(axis=1)
+    assert ratio[0] > 1.1
+    assert ratio[1] < 0.9
+
+
 def test_equal_weights_change_nothing():
     x, _ = survey(0)
     feature_map = design(x, n_components=2)
