@@ -94,7 +94,7 @@ def _warn_of_unresolved_data(sketch: Sketch, misfit: float | None) -> None:
     """Warn of data unlike the pilot rows that noise does not explain, or that is too narrow.
 
     Of 110 simulated groups and digits with a map for all groups, 25 had 1.2 to 3.9 times the
-    squared error of k-means, of which all are named, as are most of the others. Of 41 groups of
+    squared error of k-means, of which all are named, as are most of the others. Of 44 groups of
     other tables, words and colours, 3 had 1.2 to 1.7 times and the others at most 1.14 times, of
     which most are named as well: nothing in the sketch tells them apart.
     """
