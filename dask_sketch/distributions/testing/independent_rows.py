@@ -9,12 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dask_sketch.diagnostics.mmd import feature_scales, halves
-from dask_sketch.distributions.testing.effect import Effect
 from dask_sketch.distributions.testing.paired_features import compare_paired
 from dask_sketch.distributions.testing.permutations import (
     adjusted_p_values,
     checked_number,
-    combined_p_value,
     contrasts,
     p_values,
     permutations_of,
@@ -34,6 +32,7 @@ from dask_sketch.distributions.testing.row_noise import (
     observe,
     require_sketch,
     resized,
+    result_of_rows,
 )
 from dask_sketch.distributions.testing.statistics import MAX_BAND, ROW_RIDGES, bands
 from dask_sketch.errors import InputError
@@ -217,7 +216,9 @@ def compare_model(
         features = _moment_differences(
             sides, mean, rows.rows, masses, differences, feature_map.feature_names
         )
-    return _result(statistics, effect, features, tolerance, level, n_draws, (sketch.count, 0))
+    return result_of_rows(
+        statistics, effect, features, tolerance, level, n_draws, (sketch.count, 0)
+    )
 
 
 def _require_comparable(sketch: Sketch, model: GaussianMixture) -> float:
@@ -360,34 +361,8 @@ def _compare(
     statistics = _statistics(feature_map, variance, noise, others, observed.difference, differences)
     features = _feature_differences(first, second, rows, (masses, noise_masses), differences)
     counts = first.count, second.count
-    return _result(statistics, observed.effect(), features, tolerance, level, n_draws, counts)
-
-
-def _result(
-    statistics: Array,
-    effect: Effect,
-    features: tuple[FeatureDifference, ...],
-    tolerance: float,
-    level: float,
-    n_draws: int,
-    counts: tuple[int, int],
-) -> TwoSampleTest:
-    """Result of a test of independent rows, from its statistics and its effect."""
-    return TwoSampleTest(
-        p_value=combined_p_value(statistics),
-        smallest_p_value=1.0 / (n_draws + 1),
-        discrepancy=math.sqrt(max(effect.squared, 0.0)),
-        squared=effect.squared,
-        interval=effect.interval(level),
-        level=level,
-        tolerance=tolerance,
-        tolerance_p_value=effect.p_value_above(tolerance),
-        dim="row",
-        n_units=counts,
-        n_strata=1,
-        n_permutations=n_draws + 1,
-        is_complete=False,
-        features=features,
+    return result_of_rows(
+        statistics, observed.effect(), features, tolerance, level, n_draws, counts
     )
 
 

@@ -12,12 +12,12 @@ from scipy import stats
 from dask_sketch.diagnostics.mmd import halves
 from dask_sketch.distributions.testing.effect import Effect
 from dask_sketch.distributions.testing.permutations import (
-    combined_p_value,
     holm_p_values,
     p_values,
     require_memory,
 )
 from dask_sketch.distributions.testing.result import FeatureDifference, TwoSampleTest
+from dask_sketch.distributions.testing.row_noise import result_of_rows
 from dask_sketch.distributions.testing.statistics import ROW_RIDGES, bands
 from dask_sketch.errors import InputError
 from dask_sketch.features.feature_map import FeatureMap
@@ -142,22 +142,8 @@ def compare_paired(
     features: tuple[FeatureDifference, ...] = ()
     if first.privacy is None and second.privacy is None:
         features = _feature_differences(first, second, pairs, null, differences)
-    return TwoSampleTest(
-        p_value=combined_p_value(squared_differences),
-        smallest_p_value=1.0 / (n_draws + 1),
-        discrepancy=math.sqrt(max(effect.squared, 0.0)),
-        squared=effect.squared,
-        interval=effect.interval(level),
-        level=level,
-        tolerance=tolerance,
-        tolerance_p_value=effect.p_value_above(tolerance),
-        dim="row",
-        n_units=(first.count, second.count),
-        n_strata=1,
-        n_permutations=n_draws + 1,
-        is_complete=False,
-        features=features,
-    )
+    counts = first.count, second.count
+    return result_of_rows(squared_differences, effect, features, tolerance, level, n_draws, counts)
 
 
 def _statistics(

@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from dask_sketch.diagnostics.mmd import feature_scales, halves
 from dask_sketch.distributions.testing.effect import Effect
+from dask_sketch.distributions.testing.permutations import combined_p_value
 from dask_sketch.distributions.testing.rare_values import MAX_ROWS
+from dask_sketch.distributions.testing.result import FeatureDifference, TwoSampleTest
 from dask_sketch.errors import InputError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.sketching.missing import refuse_missing
@@ -247,4 +249,45 @@ def effect_of_rows(difference: Array, noise: Array, factor: float, added: Array)
         noise_third_moment=8.0 * max(third, 0.0),
         direction_variance=along / length if length > 0 else 0.0,
         degrees_of_freedom=math.inf,
+    )
+
+
+def result_of_rows(
+    statistics: Array,
+    effect: Effect,
+    features: tuple[FeatureDifference, ...],
+    tolerance: float,
+    level: float,
+    n_draws: int,
+    counts: tuple[int, int],
+) -> TwoSampleTest:
+    """Result of a test of independent rows, from its statistics and its effect.
+
+    Parameters
+    ----------
+    statistics
+        Statistics of the observed and of all simulated differences, shape (n_statistics, n_draws +
+        1).
+    effect, features
+        Squared discrepancy with its error, and the differences of single features.
+    tolerance, level, n_draws
+        Arguments of the test.
+    counts
+        Numbers of rows of both sides.
+    """
+    return TwoSampleTest(
+        p_value=combined_p_value(statistics),
+        smallest_p_value=1.0 / (n_draws + 1),
+        discrepancy=math.sqrt(max(effect.squared, 0.0)),
+        squared=effect.squared,
+        interval=effect.interval(level),
+        level=level,
+        tolerance=tolerance,
+        tolerance_p_value=effect.p_value_above(tolerance),
+        dim="row",
+        n_units=counts,
+        n_strata=1,
+        n_permutations=n_draws + 1,
+        is_complete=False,
+        features=features,
     )
