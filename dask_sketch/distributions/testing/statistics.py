@@ -136,7 +136,8 @@ def statistic_names(units: Units) -> list[str]:
         Units of a comparison.
     """
     feature_map, (_, variance) = units.feature_map, units.moments()
-    m, covariance = feature_map.n_frequencies, _covariance_of_rows(units)
+    m, pairs = feature_map.n_frequencies, feature_map.distribution == "gaussian-pairs"
+    by_rows = pairs or pilot_mixture(feature_map) is not None
     lengths = np.linalg.norm(feature_map.frequencies * np.sqrt(variance)[:, None], axis=0)
     names = []
     for band in bands(feature_map, variance):
@@ -146,7 +147,7 @@ def statistic_names(units: Units) -> list[str]:
             "per standard deviation"
         )
         names.append(name)
-        if covariance is None:
+        if not by_rows:
             names += [f"{name}, whitened by units with a ridge of {ridge:g}" for ridge in RIDGES]
         elif len(band) <= 2 * MAX_BAND:
             names += [f"{name}, whitened by rows with a ridge of {r:g}" for r in ROW_RIDGES]
