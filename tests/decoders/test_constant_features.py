@@ -8,8 +8,19 @@ import pytest
 from dask_sketch import decode, design, sketch
 
 
-@pytest.mark.parametrize("sample", [None, False])
-@pytest.mark.parametrize("covariance_type", ["diag", "full", "tied", "low-rank:1"])
+@pytest.mark.parametrize(
+    ("covariance_type", "sample"),
+    [
+        ("diag", None),
+        pytest.param("full", None, marks=pytest.mark.slow),
+        pytest.param("tied", None, marks=pytest.mark.slow),
+        pytest.param("low-rank:1", None, marks=pytest.mark.slow),
+        ("diag", False),
+        ("full", False),
+        ("tied", False),
+        ("low-rank:1", False),
+    ],
+)
 def test_components_have_the_value_of_a_feature_that_does_not_vary(covariance_type, sample):
     """Without rows, the log-likelihood fell to -500,000 nats a sample in silence."""
     rng = np.random.default_rng(0)

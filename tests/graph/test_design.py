@@ -330,7 +330,7 @@ def test_a_number_of_pilot_samples_is_an_integer(n_pilot):
         ds.design(np.zeros((5, 2)), n_components=1, n_pilot=n_pilot)
 
 
-@pytest.mark.parametrize("fraction", [0.1, 0.3])
+@pytest.mark.parametrize("fraction", [pytest.param(0.1, marks=pytest.mark.slow), 0.3])
 def test_two_features_with_missing_values(fraction):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(4000, 2)) + np.where(rng.random((4000, 1)) < 0.3, 3.0, -3.0)
@@ -346,7 +346,7 @@ def test_two_features_with_missing_values(fraction):
     assert np.abs(np.sort(found.means_[:, 0]) - [-3.0, 3.0]).max() < 0.2
 
 
-@pytest.mark.parametrize("d", [2, 3, 6])
+@pytest.mark.parametrize("d", [2, 3, pytest.param(6, marks=pytest.mark.slow)])
 def test_centroids_of_rows_with_missing_values(d):
     rng = np.random.default_rng(0)
     centers = 5.0 * rng.normal(size=(4, d))
@@ -358,7 +358,9 @@ def test_centroids_of_rows_with_missing_values(d):
     assert squares.mean() < 1.05 * d
 
 
-@pytest.mark.parametrize("seed", [2, 3, 8])
+@pytest.mark.parametrize(
+    "seed", [pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3)] + [8]
+)
 def test_more_far_clusters_than_components_with_missing_values(seed):
     centers = 20.0 * np.random.default_rng(1).normal(size=(6, 5))
     widths, rng = np.array([0.1, 1.0, 3.0, 0.5, 0.05, 2.0]), np.random.default_rng(seed)

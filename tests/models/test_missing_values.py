@@ -140,7 +140,7 @@ def test_missing_values_come_from_a_near_row(rng):
     assert np.isin(filled, y).all()
 
 
-@pytest.mark.parametrize("seed", [2, 3])
+@pytest.mark.parametrize("seed", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_pilot_finds_the_likeliest_mixture_of_observed_values(seed):
     """Data that is not a mixture of such components, where one start often fails."""
     rng = np.random.default_rng(1)

@@ -99,7 +99,9 @@ def test_the_advice_is_no_argument_that_was_given(
     assert not_advised not in message
 
 
-@pytest.mark.parametrize("covariance_type", ["full", "tied", "spherical"])
+@pytest.mark.parametrize(
+    "covariance_type", ["full", pytest.param("tied", marks=pytest.mark.slow), "spherical"]
+)
 def test_no_density_is_advised_for_covariances_that_it_has_not(covariance_type):
     x = skewed()
     found = sketch(x, design(x, n_components=2), sample=False)
