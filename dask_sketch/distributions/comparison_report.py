@@ -92,7 +92,7 @@ def write_comparison(
     Raises
     ------
     InputError
-        If matplotlib is missing, or the test is a test of other groups.
+        If matplotlib is missing, the test is a test of other groups, or there are not two names.
     MergeError
         If the feature maps differ.
 
@@ -113,6 +113,15 @@ def write_comparison(
     True
     """
     units = units_of(first, second, strata).with_weights_of_one_scale()
+    if not isinstance(test, TwoSampleTest):
+        raise InputError(
+            f"test of type {type(test).__name__}: give the result of compare(first, second).",
+            parameter="test",
+        )
+    if isinstance(names, str) or len(names) != 2:
+        raise InputError(
+            f"names={names!r}: give a name for each of the two sides.", parameter="names"
+        )
     if units.counts != test.n_units or len(test.features) != units.feature_map.n_features:
         raise InputError(
             f"test is of {test.n_units} units and {len(test.features)} features; first and second "

@@ -92,7 +92,9 @@ def repair_kernel(kernel: ArrayLike, repair: Repair = "clip") -> Array:
            [1.5, 1.5]])
     """
     _require_repair(repair)
-    matrix = _require_square("kernel", check_array(kernel, dtype=np.float64), "kernel")
+    matrix = _require_square(
+        "kernel", check_array(kernel, dtype=np.float64, input_name="kernel"), "kernel"
+    )
     with one_blas_thread():
         values, basis = _spectrum(matrix)
         return _repaired(matrix, values, basis, repair)

@@ -432,6 +432,10 @@ def mean_map_kernel(
     >>> round(mean_map_kernel(a, q), 1)
     0.5
     """
+    if bandwidth is not None and any(isinstance(s, (Sketch, SketchGroup)) for s in (first, second)):
+        raise InputError(
+            f"bandwidth={bandwidth!r}: sketches have the kernel of their feature map. Leave it out."
+        )
     if isinstance(first, SketchGroup) and (second is None or isinstance(second, SketchGroup)):
         return _matrix(first, second, unbiased)
     if isinstance(first, Model) and isinstance(second, Model):
@@ -450,10 +454,6 @@ def mean_map_kernel(
         raise InputError(
             f"first of type {type(first).__name__} with second of type {type(second).__name__}: "
             "give groups, sketches, models, or a sketch and a model; call .compute() on lazy ones."
-        )
-    if bandwidth is not None:
-        raise InputError(
-            f"bandwidth={bandwidth:g}: sketches have the kernel of their feature map. Leave it out."
         )
     feature_map = sketches[0].feature_map
     sketches[-1].feature_map.require_same(feature_map)

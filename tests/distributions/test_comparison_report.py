@@ -152,3 +152,13 @@ def test_the_test_of_other_groups(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"test .*\(10, 10\)") as caught:
         write_comparison(tmp_path / "page.html", first, second.select([1, 2]), test)
     assert caught.value.parameter == "test"
+
+
+def test_bad_arguments(tmp_path: Path) -> None:
+    first, second = days(0), days(1)
+    test = compare(first, second)
+    for parameter, given in (("test", None), ("names", ("first",)), ("names", "ab")):
+        arguments: dict[str, object] = {"test": test, parameter: given}
+        with pytest.raises(InputError, match=f"{parameter} ?(=|of type)") as caught:
+            write_comparison(tmp_path / "page.html", first, second, **arguments)
+        assert caught.value.parameter == parameter

@@ -156,6 +156,11 @@ def test_nystroem_of_a_positive_kernel_is_that_of_scikit_learn():
         np.testing.assert_allclose(features[anchors], own)
 
 
+def test_missing_values_of_a_kernel_are_named():
+    with pytest.raises(ValueError, match="kernel contains NaN"):
+        repair_kernel([[1.0, np.nan], [np.nan, 1.0]])
+
+
 @pytest.mark.parametrize(
     ("call", "match"),
     [

@@ -228,6 +228,13 @@ def test_witness_of_some_columns():
         (lambda a: BlockMMD.of_rows(np.ones((4, 1)), np.ones((4, 2)), 1.0), "1 features, y 2"),
         (lambda a: mean_map_kernel(P, Q), "bandwidth=None"),
         (lambda a: mean_map_kernel(a, Q, bandwidth=1.0), "bandwidth=1"),
+        (lambda a: mean_map_kernel(a, a, bandwidth="wide"), "bandwidth='wide'"),
+        (
+            lambda a: mean_map_kernel(
+                partial_sketch(P.sample(4), MAP, groups=[0, 0, 1, 1]), bandwidth=1.0
+            ),
+            "bandwidth=1",
+        ),
         (lambda a: mean_map_kernel(P, random_mixture(1, 3), bandwidth=1.0), "2 features, second 3"),
         (lambda a: mean_map_kernel(a, [1.0]), "type list"),
         (lambda a: witness(P, Q, [[0.0, 0.0]]), "GaussianMixture"),
