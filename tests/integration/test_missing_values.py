@@ -156,13 +156,19 @@ def test_rows_that_are_kept_are_not_advised():
     y = np.exp(with_missing("independent", 0.6, 10_000))
     feature_map = ds.design(y, n_components=2, nan_policy="available")
     sketch = ds.sketch(y, feature_map, nan_policy="available")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        model = ds.decode(sketch, 2, covariance_type="full")
-    advice = [str(warning.message) for warning in caught]
+    model, advice = _decoded(sketch, "full")
     advice += ds.diagnose(model, sketch).findings.values()
     assert "more rows are complete" in " ".join(advice)
     assert "sample=True" not in " ".join(advice)
+    _, advice = _decoded(sketch, "diag")  # of whose rows few are complete
+    assert any("far rows" in one and "many complete rows may be kept" in one for one in advice)
+
+
+def _decoded(sketch, covariance_type):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = ds.decode(sketch, 2, covariance_type=covariance_type)
+    return model, [str(warning.message) for warning in caught]
 
 
 def test_the_statistic_of_a_refined_fit_is_that_of_its_freedom():

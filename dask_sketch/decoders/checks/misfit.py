@@ -220,7 +220,8 @@ def _warn_of_rows_beside_pilot(
 ) -> None:
     """Warn of rows of a sketch without a sample that neither its mixture nor the pilot has."""
     weights, means, variances = mixture
-    remedy = "Remove or clip such rows, or sketch with sample=True where rows may be kept."
+    rows = "rows" if sketch.missing is None else "many complete rows"
+    remedy = f"Remove or clip such rows, or sketch with sample=True where {rows} may be kept."
     warn_of_range(sketch, weights, means, _diagonals(variances), _FAR_OUT, remedy)
     if variances.ndim == 2:
         warn_of_shared_values(sketch, pilot)
