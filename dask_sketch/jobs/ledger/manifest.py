@@ -13,7 +13,8 @@ from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.features.pilot import Pilot
 from dask_sketch.jobs.ledger import moment_arrays, partition_rows
 from dask_sketch.jobs.ledger.backends import Backend
-from dask_sketch.jobs.ledger.batch import Batch
+from dask_sketch.jobs.ledger.batch import FOLDER as BATCHES
+from dask_sketch.jobs.ledger.batch import TOTALS, Batch
 from dask_sketch.jobs.ledger.objects import (
     MAX_METADATA,
     ROOT,
@@ -21,6 +22,8 @@ from dask_sketch.jobs.ledger.objects import (
     Reference,
     checked_content,
     fresh_name,
+    is_object_name,
+    number_of,
     read_arrays,
     read_attributes,
     with_checksum,
@@ -207,7 +210,8 @@ def newest(backend: Backend) -> tuple[Manifest, int, str | None]:
     Raises
     ------
     LedgerError
-        If there are commits, but none is complete, or a newer version wrote the last.
+        If there are commits, but none is complete, if objects show that commits were removed, or a
+        newer version wrote the last.
     """
     numbers = commit_numbers(backend)
     damaged = []
@@ -230,7 +234,25 @@ def newest(backend: Backend) -> tuple[Manifest, int, str | None]:
         return commit, numbers[-1], damage
     if damaged:
         raise LedgerError(f"no commit of {backend.label} is complete; the last one: {damaged[0]}")
+    _require_none_removed(backend, numbers)
     return Manifest(), max(numbers, default=0), None
+
+
+def _require_none_removed(backend: Backend, numbers: list[int]) -> None:
+    """Raise LedgerError if a ledger without a complete commit has had one.
+
+    An interrupted first commit leaves its folder at most, and objects of its number. Without the
+    commits, erased partitions would be read again, for the ledger would count as new.
+    """
+    objects = [f"{folder}/{name}" for folder in (BATCHES, TOTALS) for name in backend.names(folder)]
+    last = max((number_of(name) for name in objects if is_object_name(name)), default=0)
+    if last > max(numbers, default=0) + 1 or min(numbers, default=1) > 1:
+        raise LedgerError(
+            f"{backend.label} has objects of commit {max(last, *numbers, 0)}, but no commit: its "
+            f"folder {FOLDER!r} was emptied, or not restored. Restore it. Otherwise move the "
+            "ledger away and create another one, from sources without the rows that were "
+            "forgotten: it reads all of them again."
+        )
 
 
 def publish(backend: Backend, manifest: Manifest) -> None:

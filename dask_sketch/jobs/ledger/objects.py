@@ -83,6 +83,17 @@ def is_object_name(name: Any) -> bool:
     return isinstance(name, str) and _OBJECT_NAME.fullmatch(name) is not None
 
 
+def number_of(name: str) -> int:
+    """Number of the commit in a name of :func:`fresh_name`.
+
+    Examples
+    --------
+    >>> number_of(fresh_name("models", 3))
+    3
+    """
+    return int(name.partition("/")[2].partition("-")[0])
+
+
 def write_group(
     backend: Backend, name: str, arrays: Mapping[str, NDArray[Any]], attributes: Mapping[str, Any]
 ) -> Reference:
