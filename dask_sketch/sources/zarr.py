@@ -41,6 +41,8 @@ _MAX_LISTED = 100_000  # files of a local store that are counted
 _FEW = 0.1  # fraction of the stored objects; if fewer exist, a warning says so
 # Attributes of packed and missing values, and the value of each that changes no stored value.
 _PACKING = {"scale_factor": 1, "add_offset": 0, "_FillValue": None, "missing_value": None}
+# Stored objects that are read at once: all of them are requested before one is found to be missing
+_MAX_OBJECTS = 1024
 MAX_TASKS = 10**7  # tasks of one store: a few bytes of metadata can state any number of rows
 
 
@@ -67,11 +69,29 @@ class RowReader:
 
     def __getitem__(self, index: tuple[slice, ...]) -> np.ndarray[Any, Any]:
         start, stop, step = index[0].indices(self.shape[0])
-        rows = slice(self._start + start, self._start + stop, step)
         self._require_reachable()
+        rows = range(self._start + start, self._start + stop, step)
+        height = self._rows_at_once()
+        first = self._read(rows[:height], index[1:])
+        if len(rows) <= height:
+            return first
+        values = np.empty((len(rows), *first.shape[1:]), dtype=first.dtype)
+        values[:height] = first
+        for i in range(height, len(rows), height):
+            values[i : i + height] = self._read(rows[i : i + height], index[1:])
+        return values
+
+    def _rows_at_once(self) -> int:
+        """Number of rows in as many stored objects as are read at once."""
+        stored = self._array.shards or self._array.chunks
+        beside = _count_chunks(self._array.shape[1:], stored[1:])
+        return int(stored[0] * max(_MAX_OBJECTS // max(beside, 1), 1))
+
+    def _read(self, given: range, columns: tuple[slice, ...]) -> np.ndarray[Any, Any]:
+        rows = slice(given.start, given.stop, given.step)
         column = self._array.ndim == 1
         try:
-            values = np.asarray(self._array[rows if column else (rows, *index[1:])])
+            values = np.asarray(self._array[rows if column else (rows, *columns)])
         except Exception as error:  # decoders raise errors of many kinds
             raise ChunkError(
                 f"rows {rows.start} to {rows.stop} of {self._label}{self._damaged(rows)} could not "
