@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
 from typing import Any, overload
@@ -60,6 +60,7 @@ from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.choices import named_type, uses_matrices
+from dask_sketch.validation.tables import first_few
 from dask_sketch.validation.threads import Threads, default_n_threads, one_blas_thread
 from dask_sketch.validation.warn import warn_user
 
@@ -505,6 +506,7 @@ def _decode_group(
 ) -> dict[Any, AnyModel]:
     """Models by label: one after the other here, or one task for each group in an executor."""
     names = {label: f"{group.dim} {label!s}" for label in group}
+    _require_samples(group, n_components, names)
     if executor is None:
         models: dict[Any, AnyModel] = {}
         for label, sketch in group.items():
@@ -528,6 +530,21 @@ def _decode_group(
         for label, sketch in group.items()
     }
     return {label: task.result() for label, task in tasks.items()}
+
+
+def _require_samples(
+    group: SketchGroup, n_components: int | None, names: Mapping[Any, str]
+) -> None:
+    """Raise DecodeError for groups of few samples, before the work on others would be lost."""
+    least = n_components if isinstance(n_components, int) else 1
+    few = (group.count < least) | (group.total_weight <= 0.0)
+    if few.any():
+        small = [name for name, is_small in zip(names.values(), few, strict=True) if is_small]
+        raise DecodeError(
+            f"{first_few(small)}: fewer samples than n_components={n_components}, or a total "
+            "weight 0. Decode fewer components, or leave these groups out, as in "
+            f"group.select(group.count >= {least})."
+        )
 
 
 def _decode_named(

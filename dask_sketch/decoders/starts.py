@@ -269,7 +269,21 @@ def pilot_mixture(sketch: Sketch, reach: float = _SAME) -> PilotMixture | None:
     # few rows far away change the moments of data with heavy tails, and hardly the sketch
     distance = squared_distance(sketch, mixture)
     energy = float(np.vdot(sketch.z, sketch.z).real) if reach > _SAME else 0.0
-    return mixture if distance < max(_SQUARED_CHANCE * chance, _UNEXPLAINED * energy) else None
+    if distance < max(_SQUARED_CHANCE * chance, _UNEXPLAINED * energy):
+        return mixture
+    # the mixture may be far from its own rows, where the data is no such mixture
+    return mixture if _agrees_with_rows(sketch, pilot, chance) else None
+
+
+def _agrees_with_rows(sketch: Sketch, pilot: Pilot, chance: float) -> bool:
+    """Whether the noise of the sketch and of the pilot rows explains their distance."""
+    if pilot.characteristic is None or sketch.missing is not None:
+        return False
+    feature_map, values = sketch.feature_map, sketch.characteristic
+    to_center = np.exp(1j * (feature_map.center @ feature_map.frequencies))
+    difference = np.abs(values * to_center - pilot.characteristic) ** 2
+    noise = chance * np.maximum(1.0 - np.abs(values) ** 2, 0.0)
+    return float(difference.mean()) < _SQUARED_CHANCE * float(noise.mean())
 
 
 def pilot_clusters(sketch: Sketch, n_components: int | None) -> Clusters | None:

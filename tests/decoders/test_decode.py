@@ -289,6 +289,17 @@ def test_warnings_of_a_group_state_the_label(rng):
         assert decode(group, 2)[7].n_components == 2
 
 
+def test_small_groups_are_refused_before_others_are_decoded(rng):
+    """The models of all other groups were lost."""
+    x, labels = rng.normal(size=(403, 2)), np.repeat([4, 7, 8], [400, 2, 1])
+    group = partial_sketch(x, FeatureMap(2, 60, scale=1.0), groups=labels, dim="file")
+    seen = []
+    with pytest.raises(DecodeError, match=r"file 7, file 8: .*n_components=3.*count >= 3"):
+        decode(group, 3, progress=lambda *step: seen.append(step))
+    assert not seen
+    assert list(decode(group.select(group.count >= 3), 3)) == [4]
+
+
 def test_errors_of_a_group_state_the_label(rng):
     x = rng.normal(size=(1, 2))
     empty = partial_sketch(x, FeatureMap(2, 60, scale=1.0), np.zeros(1), groups=[5], dim="file")

@@ -98,6 +98,17 @@ def test_no_start_for_the_sketch_of_other_data():
         assert pilot_mixture(partial_sketch(other, MAP)) is None
 
 
+def test_rows_like_the_pilot_rows_have_its_mixture_where_the_data_is_no_such_mixture():
+    """Moments of few rows with heavy tails differ by chance, and the mixture misses its rows."""
+    rng = np.random.default_rng(1)
+    x = np.exp(rng.normal(size=(20_000, 5)) @ (np.eye(5) + 0.3 * rng.normal(size=(5, 5))))
+    feature_map = design(x, n_components=8)
+    for start in range(0, 20_000, 2000):
+        sketch = partial_sketch(x[start : start + 2000], feature_map)
+        assert pilot_mixture(sketch) is not None
+    assert pilot_mixture(partial_sketch(x[:2000] + 0.5, feature_map)) is None
+
+
 def test_the_pilot_moves_with_the_units_of_the_data():
     feature_map = design(X, n_components=3)
     pilot = feature_map.pilot.mixture

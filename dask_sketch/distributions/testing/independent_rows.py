@@ -143,12 +143,13 @@ def compare_model(
     sketch: Sketch,
     model: GaussianMixture,
     *,
+    n_fitted: float | None = None,
     tolerance: float = 0.0,
     level: float = 0.05,
     n_draws: int | None = None,
     seed: int = 0,
 ) -> TwoSampleTest:
-    """Test whether the rows of a sketch come from a known mixture, if the rows are independent.
+    """Test whether the rows of a sketch come from a mixture, if the rows are independent.
 
     The noise of the sketch is simulated from rows of the mixture, so that the sketch needs no
     random rows.
@@ -160,6 +161,12 @@ def compare_model(
         p-value is too large.
     model
         Mixture with as many features as the sketch.
+    n_fitted
+        Number of independent rows that the model was fitted to, ``>= 1``, the effective one where
+        they had weights. The errors of its parameters then count as the noise of so many rows,
+        which is more than it is after a fit of maximum likelihood: the p-value is no smaller than
+        it should be. ``None`` for a mixture that is known: with a fitted one, unless to ten times
+        as many rows as the sketch has, the p-value is too small.
     tolerance
         Largest discrepancy that does not matter, from 0 to 2. With many rows no mixture is exact.
     level
@@ -194,6 +201,9 @@ def compare_model(
     """
     level, tolerance, n_draws, seed = _checked_arguments(tolerance, level, n_draws, seed)
     n = _require_comparable(sketch, model)
+    if n_fitted is not None:
+        n_fitted = require_number("n_fitted", n_fitted, 1.0, math.inf)
+        n = 1.0 / (1.0 / n + 1.0 / n_fitted)
     feature_map = sketch.feature_map
     m = feature_map.n_frequencies
     unit, size = feature_scales(feature_map), max_rows(m)

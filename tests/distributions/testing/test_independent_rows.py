@@ -282,6 +282,19 @@ def test_a_model_is_compared_with_sketches_of_enough_rows():
         compare_model(partial_sketch(MODEL.sample(999, seed=0), feature_map), MODEL, n_draws=9)
 
 
+def test_the_errors_of_a_fitted_model_count():
+    """Without them, 16 of 40 tests of a fit to as many other rows rejected."""
+    feature_map = FeatureMap(2, 60, scale=1.0)
+    moved = GaussianMixture(MODEL.weights, MODEL.means + 0.08, MODEL.variances)  # a fit to 400 rows
+    sketch = partial_sketch(MODEL.sample(4000, seed=0), feature_map)
+    assert compare_model(sketch, moved, n_draws=199).is_different
+    assert not compare_model(sketch, moved, n_fitted=400, n_draws=199).is_different
+    other = GaussianMixture(MODEL.weights, MODEL.means + 0.8, MODEL.variances)
+    assert compare_model(sketch, other, n_fitted=400, n_draws=199).is_different
+    with pytest.raises(InputError, match="n_fitted=0"):
+        compare_model(sketch, moved, n_fitted=0)
+
+
 @pytest.mark.slow
 def test_level_of_the_test_of_a_model():
     feature_map = FeatureMap(2, 60, scale=1.0)
