@@ -296,9 +296,9 @@ def _method_of_sample(sketch: Sketch, model: str | None, n_components: int | Non
         return None
     if sketch.sample is not None:
         n_rows = len(sketch.sample)
-        # the nearest centroids of all rows cannot be too close to them
-        complete = model == "dirac" and sketch.holds_all_rows and n_rows >= n_components
-        enough = complete or n_rows >= _ROWS_PER_COMPONENT * n_components
+        # the nearest centroids of all rows, or one Gaussian, cannot be too close to them
+        is_close = (model == "dirac" or n_components == 1) and sketch.holds_all_rows
+        enough = n_rows >= (1 if is_close else _ROWS_PER_COMPONENT) * n_components
     else:
         enough = _pilot_knows(sketch, model or "gaussian", n_components)
     return "likelihood" if enough else None

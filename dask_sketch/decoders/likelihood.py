@@ -64,7 +64,8 @@ _NEAR = 2.0  # noise levels up to which the descent from EM's solution needs no 
 # A sample of all rows needs neither, except where they take no time.
 _MAX_SEARCH, _MAX_COMPLETE, _MAX_DESCENT = 2e7, 4e5, 1e8
 _FEW_ROWS = 5.0  # effective rows for each parameter, below which rows are left out to test fits
-_MAX_TESTED = 5e4  # rows times components of such tests, which take a few times as long as a fit
+# Rows, and rows times components, of such tests, which take a few times as long as a fit
+_MIN_TESTED, _MAX_TESTED = 4, 5e4
 # Rows of the first fit, which has the starts: at least the first, and the second over components
 _FIRST_ROWS, _FIRST_WORK = 20_000, 1.28e6
 _CLEARLY_MORE = 1.2  # times the effective rows of the sample, from which pilot rows are more
@@ -285,7 +286,7 @@ def _tested_prior(
         problem.refine is not None
         or rank_of(covariance_type) is not None
         or not problem.sketch.holds_all_rows
-        or not 2 * k <= n_rows <= _MAX_TESTED / k
+        or not max(2 * k, _MIN_TESTED) <= n_rows <= _MAX_TESTED / k
         or calibrated.effective_count >= _FEW_ROWS * n_parameters
     ):
         return 0.0, None

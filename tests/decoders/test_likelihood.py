@@ -283,6 +283,15 @@ def test_data_of_another_scale_is_fitted_as_well_as_by_em(factor, shift, n_compo
     assert found.score(rows[20_000:]) > rival.score(rows[20_000:]) - 0.1
 
 
+@pytest.mark.parametrize("n", [2, 3, 4])
+@pytest.mark.filterwarnings("ignore:.* rows are few")
+def test_one_gaussian_of_very_few_rows_has_their_moments(n):
+    x = np.random.default_rng(2).normal(size=(n, 2))
+    model = decode(sketch(x, design(x, n_components=1)), 1)
+    np.testing.assert_allclose(model.means[0], x.mean(axis=0))
+    np.testing.assert_allclose(model.variances[0], x.var(axis=0))
+
+
 @pytest.mark.parametrize("n_frequencies", [None, 12])
 @pytest.mark.filterwarnings("ignore:n_frequencies=12 is under", "ignore:n_components=1 with 2")
 def test_the_sketch_of_data_elsewhere_is_fitted_alone(n_frequencies):
