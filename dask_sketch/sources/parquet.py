@@ -224,7 +224,10 @@ class PartReader:
         if part.failure is not None:
             raise ChunkError(part.failure)
         try:
-            with self.fs.open(part.path, "rb") as handle, pq.ParquetFile(handle) as parquet:
+            with (
+                self.fs.open(part.path, "rb") as handle,
+                pq.ParquetFile(handle, page_checksum_verification=True) as parquet,
+            ):
                 _require_columns(parquet.schema_arrow.names, self.columns, part.path)
                 groups = range(parquet.num_row_groups)
                 chosen = list(groups if part.row_groups is None else part.row_groups)

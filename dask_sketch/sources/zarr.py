@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import math
 import os
-import socket
 import struct
 from base64 import b64decode
 from dataclasses import dataclass, replace
@@ -16,11 +14,10 @@ from typing import Any
 import dask.array as da
 import numpy as np
 import zarr
-from dask.base import tokenize
 from numpy.typing import NDArray
 from zarr.storage import LocalStore
 
-from dask_sketch.errors import ChunkError, InputError
+from dask_sketch.errors import InputError
 from dask_sketch.sources.array import array_samples
 from dask_sketch.sources.group_labels import (
     INDEX_OF,
@@ -31,6 +28,7 @@ from dask_sketch.sources.group_labels import (
     sent_table,
 )
 from dask_sketch.sources.samples import Cut, Samples, StoredChunks, row_step
+from dask_sketch.sources.zarr_rows import RowReader, count_chunks
 from dask_sketch.storage.chunk_layout import MAX_CHUNK
 from dask_sketch.storage.overwrite import local_path
 from dask_sketch.storage.read_only import CompleteStore, ReadOnlyStore, is_document
@@ -41,121 +39,7 @@ _MAX_LISTED = 100_000  # files of a local store that are counted
 _FEW = 0.1  # fraction of the stored objects; if fewer exist, a warning says so
 # Attributes of packed and missing values, and the value of each that changes no stored value.
 _PACKING = {"scale_factor": 1, "add_offset": 0, "_FillValue": None, "missing_value": None}
-# Stored objects that are read at once: all of them are requested before one is found to be missing
-_MAX_OBJECTS = 1024
 MAX_TASKS = 10**7  # tasks of one store: a few bytes of metadata can state any number of rows
-
-
-class RowReader:
-    """Rows of a stored array, in a form that Dask slices; errors name the store and the rows.
-
-    Parameters
-    ----------
-    array
-        Stored array. If it has one axis, weights, a last axis of length 1 is added.
-    label
-        Name of the array for messages.
-    start, stop
-        First row, and the row after the last.
-    """
-
-    def __init__(self, array: zarr.Array[Any], label: str, start: int, stop: int):
-        self._array = array
-        self._label = label
-        self._start = start
-        self.dtype = array.dtype
-        self.shape = (stop - start, *(array.shape[1:] or (1,)))
-        self.ndim = len(self.shape)
-
-    def __getitem__(self, index: tuple[slice, ...]) -> np.ndarray[Any, Any]:
-        start, stop, step = index[0].indices(self.shape[0])
-        self._require_reachable()
-        rows = range(self._start + start, self._start + stop, step)
-        height = self._rows_at_once()
-        first = self._read(rows[:height], index[1:])
-        if len(rows) <= height:
-            return first
-        values = np.empty((len(rows), *first.shape[1:]), dtype=first.dtype)
-        values[:height] = first
-        for i in range(height, len(rows), height):
-            values[i : i + height] = self._read(rows[i : i + height], index[1:])
-        return values
-
-    def _rows_at_once(self) -> int:
-        """Number of rows in as many stored objects as are read at once."""
-        stored = self._array.shards or self._array.chunks
-        beside = _count_chunks(self._array.shape[1:], stored[1:])
-        return int(stored[0] * max(_MAX_OBJECTS // max(beside, 1), 1))
-
-    def _read(self, given: range, columns: tuple[slice, ...]) -> np.ndarray[Any, Any]:
-        rows = slice(given.start, given.stop, given.step)
-        column = self._array.ndim == 1
-        try:
-            values = np.asarray(self._array[rows if column else (rows, *columns)])
-        except Exception as error:  # decoders raise errors of many kinds
-            raise ChunkError(
-                f"rows {rows.start} to {rows.stop} of {self._label}{self._damaged(rows)} could not "
-                f"be read: {type(error).__name__}: {str(error).rstrip('.')}. Restore the store, or "
-                "leave these rows out."
-            ) from error
-        return values[..., None] if column else values
-
-    def _damaged(self, rows: slice) -> str:
-        """Name of the first stored object that cannot be read; empty if all can be read now."""
-        array = self._array
-        stored = array.shards or array.chunks
-        counts = [range(-(-n // size)) for n, size in zip(array.shape, stored, strict=True)]
-        counts[0] = range(rows.start // stored[0], -(-rows.stop // stored[0]))
-        for position in itertools.product(*counts):
-            try:
-                array[
-                    tuple(slice(i * k, (i + 1) * k) for i, k in zip(position, stored, strict=True))
-                ]
-            except Exception:  # the caller reports the error, this only finds the object
-                key = array.metadata.encode_chunk_key(position)
-                return f" (stored object {f'{array.path}/{key}'.lstrip('/')})"
-        return ""
-
-    def _require_reachable(self) -> None:
-        """Check once in each process that the store can be reached.
-
-        Zarr reads a missing chunk as fill values. A worker that cannot reach the store would read
-        zeros without an error.
-        """
-        array = self._array
-        key = tokenize(_identity(array))
-        if key in REACHED:
-            return
-        try:
-            opened = zarr.open_array(store=array.store, path=array.path, mode="r")
-        except Exception as error:  # stores fail in many ways
-            raise ChunkError(
-                f"{self._label} cannot be reached by host {socket.gethostname()} from "
-                f"{Path.cwd()}: {type(error).__name__}: {error}. Workers read the data "
-                "themselves: use an absolute path or a URL that each of them can reach."
-            ) from error
-        # Only a part of the metadata is compared: a fill value of NaN is not equal to itself, and
-        # rows may have been appended since, because a worker may start while the store grows.
-        if _layout(opened) != _layout(array) or opened.shape[0] < array.shape[0]:
-            raise ChunkError(
-                f"{self._label} has changed since it was opened (now shape={opened.shape}), or "
-                f"host {socket.gethostname()} has another store at this path. Open it again."
-            )
-        REACHED.add(key)
-
-    def __dask_tokenize__(self) -> Any:
-        return tokenize(_identity(self._array), self._start, self.shape)
-
-
-def _identity(array: zarr.Array[Any]) -> tuple[Any, ...]:
-    return str(array.store), array.path, array.shape, str(array.dtype)
-
-
-def _layout(array: zarr.Array[Any]) -> tuple[Any, ...]:
-    return array.shape[1:], array.dtype, array.chunks, array.shards
-
-
-REACHED: set[Any] = set()  # identities of the arrays that this process has reached
 
 
 def zarr_samples(
@@ -231,7 +115,7 @@ def zarr_samples(
     origin = StoredChunks(
         _files_of(store, root), storage_options, arrays, nominal, chunk_size is not None
     )
-    known: dict[str, Any] = {"stored_chunks": _count_chunks(rows.shape, rows.chunks)}
+    known: dict[str, Any] = {"stored_chunks": count_chunks(rows.shape, rows.chunks)}
     given = [x for x in (weights, groups) if x is not None and not isinstance(x, str)]
     if not given:  # all data are in the store, so chunks can be read without the others
         known |= {"cut": cut, "origin": origin}
@@ -281,10 +165,6 @@ def _weights_column(root: Any, name: str, n_rows: int, label: str) -> Any:
         )
     _require_values(column, f"weights {name!r} of {label}")
     return column
-
-
-def _count_chunks(shape: tuple[int, ...], chunks: tuple[int, ...]) -> int:
-    return math.prod(-(-size // chunk) for size, chunk in zip(shape, chunks, strict=True))
 
 
 def _require_values(array: zarr.Array[Any], label: str) -> None:
@@ -495,7 +375,7 @@ def _require_stored(folder: Any, rows: zarr.Array[Any], label: str) -> None:
     """
     if not isinstance(folder, Path):
         return
-    total = _count_chunks(rows.shape, rows.shards or rows.chunks)
+    total = count_chunks(rows.shape, rows.shards or rows.chunks)
     files = (
         name
         for _, _, names in os.walk(folder / rows.path)

@@ -223,7 +223,7 @@ class CompleteStore(ReadOnlyStore):
     """Read-only store in which a missing or empty chunk is an error.
 
     Zarr reads such a chunk as fill values, mostly zeros. An unmounted disk or an incomplete copy
-    would be zeros too. Chunks that a shard leaves out are fill values: its index says so.
+    would be zeros too. Chunks that a shard leaves out are not seen here, but by the reader of rows.
 
     Parameters
     ----------

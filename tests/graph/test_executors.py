@@ -229,7 +229,7 @@ def test_rows_that_are_appended_during_a_pass_are_of_the_next(somewhere, tmp_pat
     running = sketch_partitions(samples, range(40), FM, in_flight=2)
     done = [next(running)]
     zarr.open_array(tmp_path / "x.zarr").append(X[:15])
-    monkeypatch.setattr("dask_sketch.sources.zarr.REACHED", set())  # as of a new worker
+    monkeypatch.setattr("dask_sketch.sources.zarr_rows.REACHED", set())  # as of a new worker
     done += running
     assert_each_once(done)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from jobs.places import ROWS, Place, rows_of, write_rows
 
-from dask_sketch.sources.zarr import RowReader
+from dask_sketch.sources.zarr_rows import RowReader
 
 
 @pytest.fixture(autouse=True)

@@ -54,6 +54,19 @@ def test_a_corrupt_parquet_file_is_named(how, tmp_path):
         run(tmp_path)
 
 
+def test_checksums_of_pages_are_verified(tmp_path):
+    """A bit that flips in a page without compression changes a value only."""
+    path = tmp_path / "x.parquet"
+    rows = pa.table({name: draw_rows(1, 500, 1)[:, 0] for name in "abc"})
+    options = {"compression": "none", "use_dictionary": False, "write_page_checksum": True}
+    pq.write_table(rows, path, **options)
+    raw = bytearray(path.read_bytes())
+    raw[2000] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(ChunkError, match=r"x\.parquet.*(CRC|checksum)"):
+        ds.sketch(path, FM).compute(scheduler="sync")
+
+
 def test_a_corrupt_parquet_file_is_named_when_it_is_to_be_split(tmp_path):
     for i in range(3):
         pd.DataFrame(X, columns=NAMES).to_parquet(tmp_path / f"{i}.parquet")

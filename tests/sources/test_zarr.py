@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 
 import dask.array as da
@@ -229,7 +228,7 @@ def test_a_folder_that_moved_is_not_read_again(tmp_path):
 @pytest.fixture
 def elsewhere(tmp_path, monkeypatch):
     """A store opened by a relative path, from a folder that is then left."""
-    monkeypatch.setattr("dask_sketch.sources.zarr.REACHED", set())
+    monkeypatch.setattr("dask_sketch.sources.zarr_rows.REACHED", set())
     monkeypatch.chdir(tmp_path)
     array = zarr.create_array("x.zarr", shape=(100, 2), chunks=(50, 2), dtype="f4")
     array[:] = np.ones((100, 2))
@@ -268,23 +267,6 @@ def test_a_store_that_only_states_rows_is_refused(sparse, tmp_path):
         run(tmp_path / "s.zarr")
     with pytest.raises(InputError, match=r"2,147,483,648 rows in 2,048 .* 0 exist.* 0.0"):
         ds.open_samples(tmp_path / "s.zarr", missing_chunks="fill")
-
-
-def test_tiny_chunks_are_read_some_at_a_time(tmp_path):
-    """All chunks of a task were requested before the first one was found to be missing."""
-    path = tmp_path / "s.zarr"
-    array = zarr.create_array(path, shape=(10**8, 3), chunks=(1, 3), dtype="f8")
-    array[:2] = 1.0
-    with pytest.raises(ChunkError, match=r"rows \d+ to \d+ ") as caught:
-        run(path)
-    first, last = map(int, re.findall(r"\d+", str(caught.value))[:2])
-    assert 0 < last - first < 2000
-
-
-def test_tiny_chunks_are_read_as_they_are(tmp_path):
-    x = np.random.default_rng(0).normal(size=(350, 3))
-    zarr.create_array(tmp_path / "x.zarr", data=x, chunks=(1, 1))
-    assert_same_sketch(run(tmp_path / "x.zarr", chunk_size=350), partial_sketch(x, FM))
 
 
 def test_a_store_with_few_of_its_chunks_is_warned_of(sparse, tmp_path):
