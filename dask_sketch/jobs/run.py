@@ -184,6 +184,19 @@ def _compare(sources: list[OpenSource], ledger: Ledger | None) -> Changes:
     return ledger.compare(partitions)
 
 
+def _require_plan(job: Job, sources: list[OpenSource], ledger: Ledger | None) -> None:
+    """Plan the run without the lock; again, if another process committed meanwhile."""
+    try:
+        plan_run(job, sources, _compare(sources, ledger), ledger)
+    except LedgerError:
+        number = 0 if ledger is None else ledger.number
+        if ledger is not None:
+            ledger.refresh()
+        if ledger is None or ledger.number == number:
+            raise
+        _require_plan(job, sources, ledger)
+
+
 def _require_extras(job: Job) -> None:
     if job.outputs.report is not None and find_spec("matplotlib") is None:
         raise InputError(
@@ -222,7 +235,7 @@ class _Run:
             sources = open_sources(self.job, ledger)
             require_score(self.job, sources)
             # refuse the run before a feature map is designed, which reads samples
-            plan_run(self.job, sources, _compare(sources, ledger), ledger)
+            _require_plan(self.job, sources, ledger)
         replaced = None
         if ledger is None:
             replaced = earlier_output(self.job)

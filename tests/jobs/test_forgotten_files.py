@@ -4,14 +4,38 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from jobs.places import Place, days
 
 from dask_sketch.errors import PlanError
+from dask_sketch.jobs.open import open_sources
 from dask_sketch.jobs.results import digest_of
 
 Make = Callable[..., Place]
+
+
+def test_files_may_be_forgotten_while_a_run_starts(
+    make_place: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run ended with an error that named damage: the state that it had opened was erased."""
+    pytest.importorskip("pyarrow")
+    place = make_place(1)
+    place.write(sources='[[sources]]\npath = "days"\nname = "days"\n')
+    days(place, 400, a=0, b=1, c=2)
+    place.run()
+    days(place, 400, d=3)
+    opened = open_sources
+
+    def forget_meanwhile(*arguments: Any) -> Any:
+        place.ledger().forget(["days/a.parquet"])
+        return opened(*arguments)
+
+    monkeypatch.setattr("dask_sketch.jobs.run.open_sources", forget_meanwhile)
+    outcome = place.run()
+    assert (outcome.new, outcome.forgotten) == (1, 1)
+    assert sorted(place.ledger().entries) == [f"days/{day}.parquet" for day in "bcd"]
 
 
 def test_forgotten_files_do_not_come_back_when_they_are_divided(make_place: Make) -> None:
