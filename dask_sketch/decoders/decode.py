@@ -537,13 +537,17 @@ def _require_samples(
 ) -> None:
     """Raise DecodeError for groups of few samples, before the work on others would be lost."""
     least = n_components if isinstance(n_components, int) else 1
-    few = (group.count < least) | (group.total_weight <= 0.0)
+    weightless = group.total_weight <= 0.0
+    few = (group.count < least) | weightless
     if few.any():
+        kept = f"group.count >= {least}"
+        if weightless.any():
+            kept = f"({kept}) & (group.total_weight > 0)"
         small = [name for name, is_small in zip(names.values(), few, strict=True) if is_small]
         raise DecodeError(
             f"{first_few(small)}: fewer samples than n_components={n_components}, or a total "
             "weight 0. Decode fewer components, or leave these groups out, as in "
-            f"group.select(group.count >= {least})."
+            f"group.select({kept})."
         )
 
 

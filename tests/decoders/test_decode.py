@@ -300,6 +300,17 @@ def test_small_groups_are_refused_before_others_are_decoded(rng):
     assert list(decode(group.select(group.count >= 3), 3)) == [4]
 
 
+def test_the_way_out_of_groups_without_weight_leaves_them_out(rng):
+    x, labels = rng.normal(size=(420, 2)), np.repeat([4, 7], [400, 20])
+    group = partial_sketch(
+        x, FeatureMap(2, 60, scale=1.0), np.repeat([1.0, 0.0], [400, 20]), groups=labels, dim="file"
+    )
+    with pytest.raises(DecodeError, match=r"file 7: .*total_weight > 0"):
+        decode(group, 3)
+    chosen = group.select((group.count >= 3) & (group.total_weight > 0))
+    assert list(decode(chosen, 3)) == [4]
+
+
 def test_errors_of_a_group_state_the_label(rng):
     x = rng.normal(size=(1, 2))
     empty = partial_sketch(x, FeatureMap(2, 60, scale=1.0), np.zeros(1), groups=[5], dim="file")
