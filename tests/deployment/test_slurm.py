@@ -87,8 +87,9 @@ def test_the_profile_has_only_settings_that_exist(profile):
     assert set(ours) <= set(known)
 
 
-def test_workers_end_before_their_jobs(profile, tmp_path):
+def test_workers_end_before_their_jobs(profile, tmp_path, monkeypatch):
     ours, _ = profile
+    monkeypatch.chdir(tmp_path)  # dask-jobqueue makes the folder of the logs at once
     job = SLURMJob(
         "tls://192.0.2.1:8786", name="sketch", cores=2, processes=1, memory="4GiB", account="a"
     )
