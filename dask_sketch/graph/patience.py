@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from dask.utils import parse_timedelta
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
 logger = logging.getLogger(__name__)
-SILENT_SECONDS = 15.0  # without a worker, after which it is logged that there is none
+SILENT_SECONDS = 15.0  # without a worker that takes tasks, after which this is logged
 
 
 class Patience:
@@ -42,6 +43,8 @@ class Patience:
         self._setting = setting
         self.seconds = _seconds_of(setting)
         self._had_workers = time.monotonic()
+        self._was_running = self._had_workers
+        self._last_seen = -math.inf  # newest heartbeat of a running worker, a scheduler's time
         self._logged = False
 
     def count_threads(self, client: Client) -> int:
@@ -65,7 +68,8 @@ class Patience:
         now = time.monotonic()
         workers = client.scheduler_info(n_workers=-1)["workers"].values()
         if workers:
-            self._had_workers, self._logged = now, False
+            self._had_workers = now
+            self._log_silence(list(workers), now)
             return sum(worker["nthreads"] for worker in workers)
         missing = now - self._had_workers
         if missing > self.seconds:
@@ -79,6 +83,31 @@ class Patience:
                 "the cluster has had no worker for %.0f s: waiting until there is one", missing
             )
         return 0
+
+    def _log_silence(self, workers: Sequence[Mapping[str, Any]], now: float) -> None:
+        """Log once if no worker has been running and heard of for some time."""
+        running = [worker for worker in workers if worker.get("status", "running") == "running"]
+        newest = max((worker.get("last_seen", now) for worker in running), default=-math.inf)
+        if newest > self._last_seen:
+            self._last_seen, self._was_running, self._logged = newest, now, False
+        silent = now - self._was_running
+        if silent <= SILENT_SECONDS or self._logged:
+            return
+        self._logged = True
+        if running:
+            logger.warning(
+                "no worker has been heard of for %.0f s: waiting until one answers, or the "
+                "scheduler gives its tasks to others",
+                silent,
+            )
+        else:
+            states = ", ".join(sorted({str(worker["status"]) for worker in workers}))
+            logger.warning(
+                "no worker has taken tasks for %.0f s (%s): waiting. Workers are paused while "
+                "their memory is almost used up: give them more, or make smaller chunks",
+                silent,
+                states,
+            )
 
 
 def _seconds_of(setting: str) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import threading
 import time
@@ -488,3 +489,26 @@ def test_missing_workers_are_logged_while_they_are_waited_for(monkeypatch, caplo
     client = SimpleNamespace(scheduler_info=lambda n_workers: {"workers": counts.pop(0)})
     assert [patience.count_threads(client) for _ in range(3)] == [0, 0, 2]
     assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize(
+    ("silent", "text"),
+    [
+        ({"status": "running", "last_seen": 1.0}, "no worker has been heard of"),
+        ({"status": "paused", "last_seen": 3.0}, "no worker has taken tasks for .*paused"),
+    ],
+)
+def test_workers_that_take_no_tasks_are_logged_once(silent, text, monkeypatch, caplog):
+    patience = Patience("compute-timeout")
+    running = {"status": "running", "last_seen": 1.0}
+    states = [running, silent, silent, running | {"last_seen": 4.0}]
+    client = SimpleNamespace(
+        scheduler_info=lambda n_workers: {"workers": {"a": {"nthreads": 2} | states.pop(0)}}
+    )
+    monkeypatch.setattr("dask_sketch.graph.patience.SILENT_SECONDS", 60.0)
+    assert patience.count_threads(client) == 2
+    assert not caplog.records
+    monkeypatch.setattr("dask_sketch.graph.patience.SILENT_SECONDS", -1.0)
+    assert [patience.count_threads(client) for _ in range(2)] == [2, 2]
+    assert len(caplog.records) == 1
+    assert re.search(text, caplog.text)
