@@ -150,6 +150,7 @@ def powers(runs: Sequence[Run]) -> Figure:
         for key, style in (("largest MMD", "-"), ("t_U", "--"), ("median", ":")):
             level = np.mean([run.value for run in chosen if run.method == key])
             ax.axhline(level, label=key, ls=style, color=RED)
-        ax.set(xscale="log", xlabel="bandwidth", ylabel="share of rejections", title=name)
+        labels = {"xlabel": "bandwidth", "ylabel": "share of rejections"}
+        ax.set(xscale="log", ylim=(0, 1), title=name, **labels)
     axes[0, 0].legend(fontsize=7)
     return drawing
