@@ -44,19 +44,22 @@ class Drawing:
     title, caption
         Heading, and explanation below the figure.
     draw
-        Function that draws the figure and returns its axes.
+        Function that draws into the axes of its keyword argument ``ax``. Those of the page are no
+        figure of pyplot, which a notebook would show.
     size
         Width and height in inches.
     """
 
     title: str
     caption: str
-    draw: Callable[[], Axes]
+    draw: Callable[..., object]
     size: tuple[float, float] = _SIZE
 
     def picture(self) -> Picture:
         """Draw the figure."""
-        return _picture(self.title, self.caption, self.draw(), self.size)
+        ax = plots.new_axes(None)
+        self.draw(ax=ax)
+        return _picture(self.title, self.caption, ax, self.size)
 
 
 def draw_pictures(
@@ -117,7 +120,7 @@ def draw_pictures(
                 caption
                 + (", over a data sample" if sample is not None else "")
                 + "; the two features of largest variance.",
-                model.plot.ellipses(sample, names=names),
+                model.plot.ellipses(sample, names=names, ax=plots.new_axes(None)),
             )
         )
     if model is not None and model.decoding is not None and len(model.decoding.trace) > 1:

@@ -26,6 +26,7 @@ from dask_sketch.validation.threads import one_blas_thread
 
 if TYPE_CHECKING:
     import xarray as xr
+    from matplotlib.axes import Axes
 
     from dask_sketch.features.feature_map import FeatureMap
 
@@ -417,13 +418,14 @@ def _draw_witness(
     name: str,
     sides: tuple[str, str],
     levels: Sequence[Any] | None,
-) -> Any:
+    *,
+    ax: Axes,
+) -> None:
     """Witness function along one feature, at its levels if it has them."""
-    ax = plot_witness(grid[:, None], values, names=[name], sides=sides, noise=noise)
+    plot_witness(grid[:, None], values, names=[name], sides=sides, noise=noise, ax=ax)
     if levels is not None:
         chosen = np.unique(np.linspace(0, len(levels) - 1, _MAX_LEVELS).astype(int))
         ax.set_xticks(chosen, [shortened(str(levels[k])) for k in chosen], parse_math=False)
-    return ax
 
 
 def _levels(units: Units, feature: int) -> Sequence[Any] | None:
@@ -471,13 +473,12 @@ def _distance_drawing(sides: Sequence[SketchGroup], names: tuple[str, str]) -> D
     )  # fmt: skip
 
 
-def _draw_distances(matrix: xr.DataArray, sides: list[str]) -> Any:
-    ax = plot_matrix(matrix, ordered=True, sides=sides, max_labels=_MAX_LABELS)
+def _draw_distances(matrix: xr.DataArray, sides: list[str], *, ax: Axes) -> None:
+    plot_matrix(matrix, ax, ordered=True, sides=sides, max_labels=_MAX_LABELS)
     ax.set_xticks([])  # as those of the rows
     ax.set_xlabel("")
     ax.set_aspect("auto")
     ax.tick_params(labelsize=_LABEL_SIZE)
-    return ax
 
 
 def shortened(label: str) -> str:

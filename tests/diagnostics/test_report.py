@@ -14,9 +14,11 @@ import pandas as pd
 import pytest
 
 import dask_sketch as ds
-from dask_sketch import decode, design, diagnose, plan, sketch
+from dask_sketch import FeatureMap, decode, design, diagnose, plan, sketch
 from dask_sketch.diagnostics.comparison import Comparison, Contender, fit_reference
+from dask_sketch.diagnostics.detection import error_rates
 from dask_sketch.diagnostics.report import Section, write_report
+from dask_sketch.diagnostics.report_figures import Drawing
 from dask_sketch.display.theme import SCHEMES
 from dask_sketch.errors import InputError
 from dask_sketch.graph.telemetry import task_statistics
@@ -149,6 +151,21 @@ def test_text_has_the_colours_of_the_schemes(text: str) -> None:
     assert set(re.findall(r"#[0-9a-f]{6}", style[1])) == {
         colour for scheme in SCHEMES.values() for colour in scheme.values()
     }
+
+
+def test_a_notebook_does_not_show_the_pictures_of_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They appeared below the cell, in the colours of the page."""
+    plt = pytest.importorskip("matplotlib.pyplot")
+    monkeypatch.setattr("dask_sketch.display.plots.in_notebook", lambda: True)
+    rows = random_mixture(1, 2, seed=0).sample(200)
+    found = sketch(rows, FeatureMap(2, 10, scale=1.0))
+    single = ds.GaussianMixture([1.0], found.mean[None], found.variance[None])
+    drawing = Drawing("Rates", "", error_rates([0.1, 0.8, 0.9], [0, 0, 1]).plot.det)
+    text = write_report(tmp_path / "r.html", found, single, drawings=[drawing]).read_text()
+    assert len([tag for tag, _ in Page(text).tags if tag == "svg"]) == 3
+    assert not plt.get_fignums()
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
@@ -29,6 +29,9 @@ from dask_sketch.distributions.learning.regression_findings import (
 )
 from dask_sketch.errors import InputError
 from dask_sketch.sketching.group import SketchGroup
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Array = NDArray[np.float64]
 _MAX_CLASSES = 20  # in the table, and names at an axis
@@ -144,11 +147,10 @@ def _confusion_drawing(counts: Array, names: list[str], dim: str) -> Drawing:
     )
 
 
-def _draw_confusion(fractions: xr.DataArray) -> Any:
-    ax = plot_matrix(fractions, max_labels=_MAX_CLASSES)
+def _draw_confusion(fractions: xr.DataArray, *, ax: Axes) -> None:
+    plot_matrix(fractions, ax, max_labels=_MAX_CLASSES)
     ax.images[0].set_clim(0.0, 1.0)
     ax.set_aspect("auto")
-    return ax
 
 
 def _cross_validated(
