@@ -241,6 +241,8 @@ def sketch_from_dataset(dataset: xr.Dataset, store: object = "the dataset") -> S
         or are_possible_squares(sketch.total_weight, sketch.squared_weight, sketch.count)
     )
     possible &= sketch.missing is None or sketch.missing.is_possible(sketch.weight_quanta)
+    has_noise = privacy is not None or sketch.rounding_error > 0.0
+    possible = possible and (has_noise or sketch.is_possible)
     if not possible or min(integers.values()) < 0 or (units != moment_units(feature_map)).any():
         raise ArtifactError(
             f"store={str(store)!r}: no samples have these sums, weights or counts; the sketch was "

@@ -272,7 +272,7 @@ class Sketch(FrozenDataclass, Storable):
             tight_bounds=self.tight_bounds and other.count == 0,
             sample=self._sample_without(other),
         )
-        if not left._is_possible() or not other._is_within(self):
+        if not left.is_possible or not other._is_within(self):
             raise MergeError(
                 f"cannot subtract a sketch with total_weight={other.total_weight:g}, "
                 f"count={other.count} from one with total_weight={self.total_weight:g}, "
@@ -297,8 +297,12 @@ class Sketch(FrozenDataclass, Storable):
         """The same sums without the random rows, for instance to publish them."""
         return self if self.sample is None else replace(self, sample=None)
 
-    def _is_possible(self) -> bool:
-        """Check the sums against necessary conditions; without any weight, all must be zero."""
+    @property
+    def is_possible(self) -> bool:
+        """Whether samples may have these sums: necessary conditions.
+
+        Sums with noise, of privacy or of quantised phases, need not meet them.
+        """
         if self.count == 0 or self.weight_quanta <= 0:
             return not (
                 self.weight_quanta

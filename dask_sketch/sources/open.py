@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 import os
+import stat
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 import dask.array as da
@@ -463,6 +465,7 @@ def _path_samples(path: str, given: dict[str, Any], categories: Any) -> Samples:
     plain = path.rstrip("/").lower()
     if not plain:
         raise InputError(f"x={path!r}: give the path of a Zarr store or of Parquet files.")
+    _require_no_special_file(path)
     if plain.endswith(_OTHER_SUFFIXES):
         raise InputError(
             f"x={path!r}: only Zarr, Parquet, CSV, NetCDF and .npy files are read by path. Read "
@@ -486,6 +489,23 @@ def _path_samples(path: str, given: dict[str, Any], categories: Any) -> Samples:
     if given.pop("missing_chunks", "raise") == "fill":
         raise InputError(f"missing_chunks='fill': {path} has Parquet files; leave it out.")
     return parquet_samples(path, **given, categories=categories)
+
+
+def _require_no_special_file(path: str) -> None:
+    """Raise InputError for a pipe, socket or device, of which readers would wait without an end."""
+    protocol, _, location = path.rpartition("://")
+    if protocol not in ("", "file", "local"):
+        return
+    try:
+        mode = Path(location).stat().st_mode
+    except (OSError, ValueError):  # other errors are those of the format
+        return
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise InputError(
+            f"x={path!r} is a pipe, a socket or a device, and no file: write its content to a file "
+            "first, or give record batches, which may be a stream.",
+            parameter="x",
+        )
 
 
 def _file_samples(path: str, kind: str, given: dict[str, Any], categories: Any) -> Samples:

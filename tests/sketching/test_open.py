@@ -286,6 +286,8 @@ def rewritten(sample, tmp_path, change):
         lambda d: d.assign(moment_low=d["moment_low"] + 2**56),
         lambda d: d.assign(moment_low=-d["moment_low"]),
         lambda d: d.assign(moment_high=d["moment_high"] + 2**62),
+        lambda d: d.assign(moment_high=d["moment_high"] + 2**45),
+        lambda d: d.assign(second_high=-1 - d["second_high"]),
         lambda d: d.assign(unit=2 * d["unit"]),
         lambda d: d.assign(minimum=("other", np.zeros(7))),
         lambda d: d.assign(second_low=("other", np.zeros(1, dtype=int))),

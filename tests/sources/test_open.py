@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import dask
 import dask.array as da
 import dask.bag as db
@@ -255,3 +257,13 @@ def test_a_model_refuses_delayed_objects_and_takes_arrays_of_them():
         model.score(value)
     lazy = da.from_delayed(value, shape=(np.nan, 3), dtype=x.dtype)
     assert float(model.score(lazy).compute(scheduler="sync")) == pytest.approx(model.score(x))
+
+
+@pytest.mark.parametrize("name", ["rows.parquet", "rows.csv", "rows.npy", "rows.nc", "rows.zarr"])
+@pytest.mark.parametrize("prefix", ["", "file://"])
+def test_pipes_are_refused_at_once(name, prefix, tmp_path):
+    """A reader waits for a writer that never comes, and said nothing."""
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(InputError, match=rf"{name}.*pipe") as caught:
+        ds.open_samples(f"{prefix}{tmp_path / name}")
+    assert caught.value.parameter == "x"
