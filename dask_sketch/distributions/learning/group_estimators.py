@@ -642,7 +642,14 @@ class DistributionClassifier(ClassifierMixin, DistributionEstimator):
 
     def _encode(self, labels: NDArray[Any], weights: Array) -> Array:
         """Set the classes, and return their indicators: the second one alone if there are two."""
-        check_classification_targets(labels)
+        try:
+            check_classification_targets(labels)
+        except ValueError as error:
+            raise InputError(
+                f"y holds no classes ({str(error).partition('.')[0]}): give the class of each group, or take "
+                "DistributionRegressor for numbers.",
+                parameter="y",
+            ) from error
         self.classes_, codes = np.unique(labels, return_inverse=True)
         if len(np.unique(codes[weights > 0])) < 2:
             raise InputError(

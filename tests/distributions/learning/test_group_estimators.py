@@ -197,6 +197,8 @@ def test_arguments_are_validated(arguments, message):
 
 
 def test_other_mistakes_are_named():
+    with pytest.raises(InputError, match=r"y .*continuous.*DistributionRegressor"):
+        DistributionClassifier(**SMALL).fit(OLD, np.linspace(0.1, 0.9, 80))
     with pytest.raises(InputError, match="loss='hinge'"):
         DistributionClassifier(loss="hinge").fit(OLD, KINDS[:80])
     with pytest.raises(InputError, match="n_samples=1"):
