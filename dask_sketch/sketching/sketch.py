@@ -307,9 +307,7 @@ class Sketch(FrozenDataclass, Storable):
             return not (
                 self.weight_quanta
                 or self.squared_weight_quanta
-                or self.moment_quanta.any()
-                or self.first_quanta.any()
-                or self.second_quanta.any()
+                or any(getattr(self, name).any() for name in _ARRAY_SUMS)
                 or self.missing is not None
             )
         if self.missing is not None and not self.missing.is_possible(self.weight_quanta):

@@ -645,8 +645,9 @@ class DistributionClassifier(ClassifierMixin, DistributionEstimator):
         try:
             check_classification_targets(labels)
         except ValueError as error:
+            reason = str(error).partition(".")[0]
             raise InputError(
-                f"y holds no classes ({str(error).partition('.')[0]}): give the class of each group, or take "
+                f"y holds no classes ({reason}): give the class of each group, or take "
                 "DistributionRegressor for numbers.",
                 parameter="y",
             ) from error
