@@ -162,6 +162,41 @@ def require_random_state(value: Any) -> np.random.RandomState:
     return state
 
 
+def require_classes(name: str, values: NDArray[Any], regressor: str) -> None:
+    """Raise unless values are classes, and not numbers of a regression.
+
+    Parameters
+    ----------
+    name
+        Name of the argument for the message.
+    values
+        Values, shape (n_samples,).
+    regressor
+        Name of the estimator for numbers.
+
+    Raises
+    ------
+    InputError
+        If they are of no type that scikit-learn classifies.
+
+    Examples
+    --------
+    >>> require_classes("y", np.array([0.5, 1.5]), "Regressor")
+    Traceback (most recent call last):
+    dask_sketch.errors.InputError: y holds no classes (Unknown label type: continuous): give ...
+    """
+    from sklearn.utils.multiclass import check_classification_targets
+
+    try:
+        check_classification_targets(values)
+    except ValueError as error:
+        reason = str(error).partition(".")[0]
+        raise InputError(
+            f"{name} holds no classes ({reason}): give classes, or take {regressor} for numbers.",
+            parameter=name,
+        ) from error
+
+
 def require_memory(x: Any, name: str, remedy: str) -> None:
     """Raise for lazy arrays, which conversions of NumPy would silently compute.
 

@@ -15,7 +15,6 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.model_selection import GridSearchCV, GroupKFold
 from sklearn.utils import check_array
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dask_sketch.distributions.learning.artifact import (
@@ -37,7 +36,7 @@ from dask_sketch.errors import InputError
 from dask_sketch.estimators.conventions import VersionedPickle
 from dask_sketch.graph.lazy import LazyResult
 from dask_sketch.storage.artifact import Storable
-from dask_sketch.validation.arrays import require_number, require_random_state
+from dask_sketch.validation.arrays import require_classes, require_number, require_random_state
 from dask_sketch.validation.labels import values_by_label
 from dask_sketch.validation.threads import one_blas_thread
 from dask_sketch.validation.warn import warn_user
@@ -642,15 +641,7 @@ class DistributionClassifier(ClassifierMixin, DistributionEstimator):
 
     def _encode(self, labels: NDArray[Any], weights: Array) -> Array:
         """Set the classes, and return their indicators: the second one alone if there are two."""
-        try:
-            check_classification_targets(labels)
-        except ValueError as error:
-            reason = str(error).partition(".")[0]
-            raise InputError(
-                f"y holds no classes ({reason}): give the class of each group, or take "
-                "DistributionRegressor for numbers.",
-                parameter="y",
-            ) from error
+        require_classes("y", labels, "DistributionRegressor")
         self.classes_, codes = np.unique(labels, return_inverse=True)
         if len(np.unique(codes[weights > 0])) < 2:
             raise InputError(
