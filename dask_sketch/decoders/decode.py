@@ -23,6 +23,7 @@ from dask_sketch.decoders.checks.misfit import (
     warn_of_overidentification,
 )
 from dask_sketch.decoders.checks.poor_centroids import warn_of_poor_centroids
+from dask_sketch.decoders.checks.poor_start import is_poor_start
 from dask_sketch.decoders.checks.private_fit import (
     in_smaller_ranges,
     is_poor_minimum,
@@ -250,7 +251,9 @@ def decode(
         Earlier model of the same kind of data, for a sketch that has grown: the decoder descends
         from its components, and ``method`` is left out. Components that no longer fit are replaced
         if the number of samples has grown by 20 % since replacement was last tried, or if the fit
-        is worse. Components that are not Gaussians or points are not replaced.
+        is worse. Components that are not Gaussians or points are not replaced. The start is left
+        out if maximum likelihood on the random rows of the sketch is over 0.02 nats a sample
+        likelier than the Gaussians found from it.
     maxima
         Search for local maxima by ``"sketch-shift"`` and ``"density"``: ``"shift"`` (sketched mean
         shift), ``"discrete"`` (the best of many points) or ``"ascent"`` (plain gradient).
@@ -373,6 +376,10 @@ def _decode_sketch(
                 solution, trace = other, its_trace
             if not is_poor_minimum(problem, solution):
                 break
+    if is_poor_start(problem, solution):
+        known = {"start": None, "model": problem.model, "covariance_type": problem.covariance_type}
+        arguments = options | known
+        return _decode_sketch(sketch, problem.size, arguments, threads, executor, progress)
     solution = _likelier(problem, solution, n_threads)
     solution = with_constants(problem, solution)
     # noise never explains points, since clusters have a width, which the density method fits too

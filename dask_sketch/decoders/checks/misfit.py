@@ -8,7 +8,11 @@ import numpy as np
 
 from dask_sketch.decoders.checks.expected_loss import expected_loss
 from dask_sketch.decoders.checks.few_pilot_rows import warn_of_few_pilot_rows
-from dask_sketch.decoders.checks.unlike_pilot import pilot_is_such_a_mixture, warn_of_unlike_rows
+from dask_sketch.decoders.checks.unlike_pilot import (
+    pilot_is_such_a_mixture,
+    warn_of_unlike_rows,
+    warn_of_unresolved_components,
+)
 from dask_sketch.decoders.checks.unusual_rows import (
     counted_rows,
     more_rows,
@@ -250,6 +254,9 @@ def _warn_without_rival(
     warned |= warn_of_range(sketch, *diagonal, _OUT_OF_RANGE, of_map)
     if not (warned or compared or is_bound):
         warned = _warn_of_moments(sketch, *diagonal, of_map)
+    if alone and not warned:
+        n_parameters = weights.size + means.size + variances.size
+        warned = warn_of_unresolved_components(sketch, n_parameters)
     if alone and not warned:
         warn_of_unlike_rows(sketch, mixture)
 
