@@ -95,6 +95,8 @@ def _regressor(estimator: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     numbers = {"error_constant": variance.constant, "error_per_sample": variance.per_sample}
     if np.isfinite(estimator.smallest_size_):
         numbers["smallest_size"] = estimator.smallest_size_
+    if estimator.n_labels_ is not None:
+        numbers["n_labels"] = estimator.n_labels_
     return arrays, {name: float(value) for name, value in numbers.items()}
 
 

@@ -25,6 +25,10 @@ from dask_sketch.distributions.learning.artifact import (
 )
 from dask_sketch.distributions.learning.embeddings import Embeddings, embeddings_of
 from dask_sketch.distributions.learning.group_features import DistributionFeatures
+from dask_sketch.distributions.learning.interval_warnings import (
+    warn_of_few_labels,
+    warn_of_small_groups,
+)
 from dask_sketch.distributions.learning.lazy_ridge import Targets, fit_lazily, labelled_targets
 from dask_sketch.distributions.learning.ridge_selection import (
     ErrorVariance,
@@ -45,7 +49,6 @@ Array = NDArray[np.float64]
 BANDWIDTHS = (0.5, 1.0, 2.0)
 ALPHAS = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
 _SOLVERS = ("auto", "svd", "normal")
-_SMALL = 0.7  # of the smallest group of a fit, below which groups are warned of
 _IN_MEMORY = 2**25  # features of all groups that a fit holds by default
 _LOSSES = ("squared", "logistic")
 _INVERSE_PENALTIES = (1.0, 10.0, 100.0, 1e3, 1e4)  # of the logistic regression on the features
@@ -276,6 +279,8 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
         Error variance ``constant + per_sample / size`` of a group, with both as attributes.
     smallest_size_
         Number of samples of the smallest group of the fit; NaN if the sizes are not known.
+    n_labels_
+        Number of labels whose groups were left out together; None if each was left out alone.
     n_features_in_, feature_names_in_
         Number and names of the features of the embeddings, as in scikit-learn.
 
@@ -359,14 +364,19 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
         codes = codes_left_out(groups, opened.labels, len(targets))
         selected = self._select(replace(opened, values=values), targets[:, None], weights, codes)
         sizes = None if opened.sizes is None else opened.sizes[weights > 0]
-        return self._set_errors(selected, targets, sizes)
+        return self._set_errors(selected, targets, sizes, codes)
 
     def _set_errors(
-        self, selected: SelectedRidge, targets: Array, sizes: Array | None
+        self,
+        selected: SelectedRidge,
+        targets: Array,
+        sizes: Array | None,
+        left_out: NDArray[np.intp] | None = None,
     ) -> DistributionRegressor:
         """Set the attributes that intervals need; the sizes are of the groups with a prediction."""
         self.leave_one_out_: Array = selected.predictions[:, 0]
         self.error_variance_: ErrorVariance = selected.error_variance
+        self.n_labels_: int | None = None if left_out is None else len(np.unique(left_out))
         predicted = np.isfinite(self.leave_one_out_)
         errors = np.abs(targets[predicted] - self.leave_one_out_[predicted])
         self._scores = np.sort(errors / np.sqrt(self.error_variance_.of(sizes)))
@@ -404,6 +414,8 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
         split-conformal quantiles with these errors (the jackknife). The level holds on average over
         groups that are drawn from the same population as the groups of the fit. Groups of far fewer
         samples than any group of the fit have larger errors than it has seen, and are warned of.
+        So are intervals for groups of new labels by a fit to few labels: at a level of 5 %, targets
+        were inside in 67 to 74 % with 2 and 3 labels, in 83 to 91 % with 4 to 10, and 93 % with 20.
 
         Parameters
         ----------
@@ -425,22 +437,10 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
         level = require_number("level", level, 0.0, 1.0, strict=True)
         opened = self._opened(X, groups)
         reach = self._reach(opened.sizes, level)
-        self._warn_of_sizes(opened.sizes)
+        warn_of_small_groups(opened.sizes, self.smallest_size_)
+        warn_of_few_labels(self.n_labels_, level)
         center = self._predictions(opened, self.ridge_, "predict").reshape(-1)
         return np.stack([center - reach, center + reach], axis=1)
-
-    def _warn_of_sizes(self, sizes: Array | None) -> None:
-        """Warn of groups that are smaller than those whose errors are known."""
-        if sizes is None:
-            return
-        small = sizes[sizes < _SMALL * self.smallest_size_]
-        if len(small):
-            warn_user(
-                f"{len(small):,} of {len(sizes):,} groups are smaller than the groups of the "
-                f"fit, such as one of {small.min():,.4g} samples beside {self.smallest_size_:,.4g} "
-                "or more: the errors of such groups are not known, and their intervals are too "
-                "narrow. Fit to groups of their sizes as well."
-            )
 
     def _reach(self, sizes: Array | None, level: float) -> Array | float:
         """Half of the width of the interval of groups of given sizes."""

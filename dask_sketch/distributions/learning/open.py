@@ -110,6 +110,7 @@ def _complete_regressor(estimator: DistributionRegressor, dataset: xr.Dataset) -
     estimator.error_variance_ = ErrorVariance(*numbers)
     known = "smallest_size" in attrs  # not in files of the first versions
     estimator.smallest_size_ = _number(attrs, "smallest_size") if known else math.nan
+    estimator.n_labels_ = int(_number(attrs, "n_labels")) if "n_labels" in attrs else None
 
 
 def _complete_classifier(estimator: DistributionClassifier, dataset: xr.Dataset) -> None:

@@ -212,3 +212,14 @@ def test_random_states_out_of_range_are_refused():
     units = partial_sketch(x, FeatureMap(1, 10, scale=1.0), groups=groups)
     with pytest.raises(InputError, match="random_state=-1"):
         ds.distributions.DistributionRegressor(random_state=-1).fit(units, np.arange(4.0))
+
+
+def test_intervals_of_few_labels_are_warned_of(tmp_path):
+    """With three labels, an interval of 95 % had three targets of four for new labels."""
+    model = DistributionRegressor(**SMALL).fit(GROUP, WIDTH, groups=np.arange(len(WIDTH)) % 10)
+    model.to_zarr(tmp_path / "model.zarr")
+    for each in (model, ds.open(tmp_path / "model.zarr")):
+        assert each.n_labels_ == 10
+        each.predict_interval(GROUP, level=0.1)
+        with pytest.warns(UserWarning, match=r"have 10 labels, .*level=0\.05 needs 19"):
+            each.predict_interval(GROUP)
