@@ -19,8 +19,9 @@ from dask_sketch.decoders.checks.unusual_rows import (
 from dask_sketch.decoders.density_clustering import EXPLAINED
 from dask_sketch.decoders.objectives.atoms import Array
 from dask_sketch.decoders.starts import nearby_mixture, pilot_clusters, pilot_mixture
-from dask_sketch.models.clusters import kmeans
+from dask_sketch.models.clusters import kmeans, spherical_kmeans
 from dask_sketch.sketching.sketch import Sketch
+from dask_sketch.validation.arrays import unit_rows
 from dask_sketch.validation.warn import warn_user
 
 _WARNED_RATIO = 1.2  # ratio of mean squared errors that is warned of
@@ -62,8 +63,9 @@ def warn_of_poor_centroids(
         return
     rows, masses = rows_to_compare(sketch, n_compared, pilot)
     remedy = remedy_of(sketch, len(means), non_default_arguments, "centroids")
-    error = _compare_with_kmeans(means, rows, masses, remedy)
-    if not sketch.feature_map.normalize:
+    is_spherical = sketch.feature_map.normalize
+    error = _compare_with_kmeans(means, rows, masses, remedy, is_spherical=is_spherical)
+    if not is_spherical:
         warn_of_missing_rows(sketch, means, error)
 
 
@@ -116,9 +118,18 @@ def _warn_of_unresolved_data(sketch: Sketch, misfit: float | None) -> None:
         )
 
 
-def _compare_with_kmeans(centers: Array, rows: Array, masses: Array, remedy: str) -> float:
-    """Mean squared error, with a warning of one that is far above that of k-means."""
+def _compare_with_kmeans(
+    centers: Array, rows: Array, masses: Array, remedy: str, *, is_spherical: bool
+) -> float:
+    """Mean squared error, with a warning of one that is far above that of k-means.
+
+    Centroids of length one are compared with those of spherical k-means: the means of wide clusters
+    of directions are nearer to their rows.
+    """
     rival = kmeans(rows, len(centers), weights=masses, n_starts=1)
+    if is_spherical:
+        centers = unit_rows(centers)
+        rival = spherical_kmeans(rows, weights=masses, starts=[rival.centers])
     squares = _squared_distances(rows, centers)
     error = float(masses @ squares)
     # rows of no more values than centroids have none but that of rounding

@@ -74,3 +74,14 @@ def test_drift_away_from_the_pilot_rows_is_named():
     found = sketch(days.reshape(-1, 8), feature_map, sample=False)
     messages = caught(lambda: decode(found, 6, model="dirac"))
     assert any("1.2 to 4 times that of k-means" in text for text in messages)
+
+
+def test_centroids_of_directions_are_compared_with_those_of_length_one(rng):
+    """Means of wide clusters, which are nearer to their rows, raised a false alarm."""
+    means = rng.normal(size=(3, 5))
+    means /= np.linalg.norm(means, axis=1, keepdims=True)
+    rows = means[rng.integers(3, size=5000)] + 0.7 * rng.normal(size=(5000, 5))
+    feature_map = design(rows, n_components=3, task="clustering", normalize=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        decode(sketch(rows, feature_map), 3, model="dirac")
