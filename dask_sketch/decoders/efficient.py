@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -152,6 +153,7 @@ def refine_efficiently(
     errors: bool = True,
     test: bool = False,
     widen: bool = False,
+    ridge: float = 0.0,
 ) -> RefinedFit:
     """Refine a fit in the metric of the inverse covariance of the sketch.
 
@@ -175,6 +177,8 @@ def refine_efficiently(
     widen
         Whether to widen covariance matrices along axes whose variances are within their errors; see
         :func:`~dask_sketch.decoders.narrow_axes.widened`.
+    ridge
+        Smallest ridge of the metric, in variances of the features.
 
     Returns
     -------
@@ -194,16 +198,20 @@ def refine_efficiently(
         single = len(theta) * (1 + objective.space.n_parameters) > _MANY_PARAMETERS
     if block_size is None:
         block_size = _BLOCK_SIZE_SINGLE if single else _BLOCK_SIZE
+    make_metric = partial(
+        _Metric, block_size=block_size, single=single, errors=errors or widen, test=test,
+        ridge=max(ridge, _RIDGE_SINGLE if single else _RIDGE),
+    )  # fmt: skip
     for left in reversed(range(_N_ROUNDS_SINGLE if single else N_ROUNDS)):
         # the last round, which determines the result, uses all frequencies
         last = moved < _STOP or left == 0
         used = objective if last else coarse
         try:
-            metric = _Metric(used, weights, theta, block_size, single, errors or widen, test)
+            metric = make_metric(used, weights, theta)
             moved, weights, theta = _newton(used, metric, weights, theta)
         except linalg.LinAlgError:  # a component became far wider than the data, or flat
             weights, theta = fit.weights / fit.weights.sum(), fit.theta
-            metric = _metric_of_start(objective, fit, block_size, single, errors or widen, test)
+            metric = _metric_of_start(objective, fit, make_metric)
             break
         report(objective.cost(weights, theta))
         if used is objective and moved < _STOP:
@@ -229,7 +237,7 @@ def refine_efficiently(
 
 
 def _metric_of_start(
-    objective: Objective, fit: Fit, block_size: int, single: bool, errors: bool, test: bool
+    objective: Objective, fit: Fit, make_metric: Callable[..., _Metric]
 ) -> _Metric:
     """Metric of a fit that cannot be refined, with a warning; an error if it has none."""
     weights = fit.weights / fit.weights.sum()
@@ -238,7 +246,7 @@ def _metric_of_start(
     spread += f"{deviations.min():.2g} to {deviations.max():.2g} scales of the feature map"
     remedy = "Decode fewer components, or covariance_type='diag'"
     try:
-        metric = _Metric(objective, weights, fit.theta, block_size, single, errors, test)
+        metric = make_metric(objective, weights, fit.theta)
     except linalg.LinAlgError as error:
         raise DecodeError(
             f"the sketch has no metric at {spread}: a component is far wider than the data, or "
@@ -402,10 +410,11 @@ class _Metric:
         single: bool,
         errors: bool,
         test: bool,
+        ridge: float,
     ) -> None:
         m, d, threads = objective.n_frequencies, objective.space.n_features, objective.threads
         self._threads = threads
-        self._ridge = _RIDGE_SINGLE if single else _RIDGE
+        self._ridge = ridge
         dtype = np.dtype(np.float32 if single else np.float64)
         self.parameters = _FreeParameters(objective, weights, theta)
         n_free = self.parameters.count
