@@ -189,9 +189,10 @@ def warn_of_unresolved_components(sketch: Sketch, n_parameters: int) -> bool:
     warned
         Whether there are fewer features above noise than parameters.
     """
-    noise = 1.0 / sketch.effective_count + 2.0 * sketch.added_variance
-    n_above = int(np.sum(np.abs(sketch.characteristic) ** 2 > _ABOVE_NOISE * noise))
-    few = n_above < min(n_parameters, sketch.feature_map.n_frequencies)
+    squares = np.abs(sketch.characteristic) ** 2
+    noise = np.maximum(1.0 - squares, 0.0) / sketch.effective_count + 2.0 * sketch.added_variance
+    n_above = int(np.sum(squares > _ABOVE_NOISE * noise))
+    few = n_above < min(n_parameters, sketch.feature_map.n_frequencies // 2)
     if few:
         warn_user(
             f"{n_above:,} of {sketch.feature_map.n_frequencies:,} features are above their noise, "
