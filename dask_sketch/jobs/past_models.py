@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
+from dask_sketch.validation.warn import warn_user
 
 if TYPE_CHECKING:
     import os
@@ -199,7 +201,11 @@ def model_history(
         assert isinstance(sketch, Sketch)  # of a feature map
         if models:
             options["start"] = models[-1]
-        model = decode(sketch, n_components, **options)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model = decode(sketch, n_components, **options)
+        for warning in caught:
+            warn_user(f"window that ends with run {run}: {warning.message}", warning.category)
         assert isinstance(model, (GaussianMixture, Centroids))
         tracks.append(_tracks(models[-1], tracks, model, sketch) if models else _first(model))
         models.append(model)

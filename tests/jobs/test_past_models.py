@@ -93,3 +93,8 @@ def test_what_is_refused(tmp_path, ledger):
         model_history(ledger, 1, max_windows=1, model="alpha-stable")
     with pytest.raises(LedgerError, match="max_windows=0"):
         model_history(ledger, 2, max_windows=0)
+
+
+def test_warnings_name_the_window(ledger):
+    with pytest.warns(UserWarning, match=r"^window that ends with run 6: .*"):
+        model_history(ledger, 1, window=1, max_windows=1)
