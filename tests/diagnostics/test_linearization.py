@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dask_sketch import FeatureMap, decode, partial_sketch
+from dask_sketch import FeatureMap, decode, design, partial_sketch, sketch
 from dask_sketch.decoders.objectives.objective import Objective
 from dask_sketch.diagnostics.linearization import (
     LogVarianceAtoms,
     count_parameters,
     linearise,
+    overidentify,
     variance_groups,
 )
 from dask_sketch.errors import InputError
@@ -175,3 +176,17 @@ def test_parameters_are_counted() -> None:
     assert count_parameters(as_family("isotropic")) == 11
     assert count_parameters(as_family("known")) == 8
     assert count_parameters(Centroids([0.5, 0.5], [[0.0, 1.0], [2.0, 3.0]])) == 5  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_a_test_of_few_rows_has_its_level():
+    """One far row alone put the statistic up to 40 standard deviations above its mean."""
+    excess = []
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        x = 4.0 * np.array([[0, 0], [1, 2]])[rng.integers(2, size=300)] + rng.normal(size=(300, 2))
+        made = sketch(x, design(x, n_components=2, seed=seed))
+        test = overidentify(decode(made, 2, refine="efficient"), made)
+        excess.append(test.excess)
+    assert np.mean(np.array(excess) > 4.0) <= 1 / 30
+    assert np.mean(excess) == pytest.approx(0.0, abs=0.6)
