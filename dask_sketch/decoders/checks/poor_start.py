@@ -8,6 +8,7 @@ from dask_sketch.decoders.checks.expected_loss import gain_by_chance
 from dask_sketch.decoders.checks.misfit import mean_log_likelihood, rows_to_compare
 from dask_sketch.decoders.problem import Problem, Solution
 from dask_sketch.models.weighted_em import fit_mixture
+from dask_sketch.validation.threads import one_blas_thread
 
 _POOR = 0.02  # loss beyond that by chance, in nats a sample, from which a start is left out
 
@@ -43,10 +44,11 @@ def is_poor_start(problem: Problem, solution: Solution) -> bool:
     rows, means = rows[:, varies], solution.means[:, varies]
     kind = "spherical" if problem.model == "isotropic" else problem.covariance_type
     mixture = solution.weights / solution.weights.sum(), means, shapes
-    rival = fit_mixture(
-        rows, masses, k, starts=[mixture], n_starts=1, merged=False, n_moves=0, seed=problem.seed,
-        covariance_type=kind,
-    )  # fmt: skip
+    with one_blas_thread():  # rounding would depend on their number
+        rival = fit_mixture(
+            rows, masses, k, starts=[mixture], n_starts=1, merged=False, n_moves=0,
+            seed=problem.seed, covariance_type=kind,
+        )  # fmt: skip
+        loss = rival.log_likelihood - mean_log_likelihood(rows, masses, mixture)
     chance = gain_by_chance(k * problem.count_parameters()) * float(masses @ masses)
-    loss = rival.log_likelihood - mean_log_likelihood(rows, masses, mixture)
     return loss > _POOR + chance
