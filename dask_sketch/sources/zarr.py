@@ -169,7 +169,7 @@ def _weights_column(root: Any, name: str, n_rows: int, label: str) -> Any:
 
 def _require_values(array: zarr.Array[Any], label: str) -> None:
     """Raise InputError for packed values, by the attributes that xarray and netCDF use for them."""
-    attributes = dict(array.attrs)
+    attributes = _attributes(array)
     packing = {name: attributes[name] for name in _PACKING if name in attributes}
     if array.metadata.zarr_format == 2 and "_ARRAY_DIMENSIONS" in attributes:
         packing.setdefault("_FillValue", array.fill_value or None)  # zero is Zarr's own default
@@ -186,6 +186,18 @@ def _require_values(array: zarr.Array[Any], label: str) -> None:
             "xr.open_zarr(path)['name'], or store the decoded values.",
             parameter="x",
         )
+
+
+def _attributes(node: Any) -> dict[str, Any]:
+    """Attributes of an array or a group; damaged metadata may have any JSON in their place."""
+    try:
+        return dict(node.attrs)
+    except (TypeError, ValueError, LookupError) as error:
+        raise InputError(
+            f"{node.store_path}: its attributes are no JSON object ({error}): the metadata was "
+            "edited or is damaged. Restore it from a copy.",
+            parameter="x",
+        ) from error
 
 
 def _is_nan(value: Any) -> bool:
@@ -244,7 +256,7 @@ def stored_groups(root: Any, name: str, n_rows: int, label: str) -> StoredGroups
     labels = select_array(root, name, label, "groups")
     shown = f"groups {name!r} of {label}"
     if labels.ndim == 1 and labels.shape[0] == n_rows:
-        names = labels.attrs.get(NAMES)
+        names = _attributes(labels).get(NAMES)
         if names is None or labels.dtype.kind not in "iu":
             return StoredGroups(labels, shown)
         return _indexed(labels, names, shown)
@@ -252,11 +264,11 @@ def stored_groups(root: Any, name: str, n_rows: int, label: str) -> StoredGroups
     indices = [
         array
         for _, array in root.arrays()
-        if array.shape == (n_rows,) and (array.attrs.get(INDEX_OF),) == dims
+        if array.shape == (n_rows,) and (_attributes(array).get(INDEX_OF),) == dims
     ]
     if len(indices) == 1:
         entries = labels[:]
-        names = labels.attrs.get(NAMES)
+        names = _attributes(labels).get(NAMES)
         if names is not None and labels.dtype.kind in "iu":
             entries = np.asarray(names)[entries]
         return _indexed(indices[0], entries, shown)
@@ -275,7 +287,7 @@ def dimensions(array: zarr.Array[Any]) -> tuple[str, ...]:
     """Names of the axes of a stored array of Zarr format 2 or 3; empty if it has none."""
     stated: Any = getattr(array.metadata, "dimension_names", None)
     if stated is None:
-        stated = array.attrs.get("_ARRAY_DIMENSIONS") or ()
+        stated = _attributes(array).get("_ARRAY_DIMENSIONS") or ()
     return tuple(map(str, stated))
 
 
@@ -401,7 +413,7 @@ def _select(root: Any, name: str | None, label: str) -> Any:
         return root
     if name is not None:
         return select_array(root, name, label, "array")
-    schema = str(root.attrs.get("schema", ""))
+    schema = str(_attributes(root).get("schema", ""))
     # features of recordings are samples
     if schema.startswith("dask-sketch/") and not schema.startswith("dask-sketch/speech-features"):
         reader = "open_ledger" if schema == "dask-sketch/ledger" else "open"

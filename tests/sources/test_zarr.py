@@ -303,3 +303,12 @@ def test_values_that_stand_for_others_are_refused(encoding, named, zarr_format, 
     decoded = xr.open_zarr(path)["v"]
     expected = partial_sketch(decoded.to_numpy(), FM)
     assert_same_sketch(run(decoded, feature_dim="feature"), expected)
+
+
+@pytest.mark.parametrize("text", ["1e999", "NaN", "[3]", '"text"'])
+def test_attributes_that_are_no_object_are_named(text, tmp_path):
+    """They were a raw error of a type."""
+    zarr.save_array(str(tmp_path / "x.zarr"), np.ones((4, 2)), zarr_format=2)
+    (tmp_path / "x.zarr" / ".zattrs").write_text(text)
+    with pytest.raises(InputError, match=r"x\.zarr.*JSON"):
+        ds.open_samples(str(tmp_path / "x.zarr"))
