@@ -50,7 +50,7 @@ from dask_sketch.decoders.replicates import (
 from dask_sketch.decoders.search import expected_seconds
 from dask_sketch.decoders.simulated_centroids import nearer_on_simulated_rows
 from dask_sketch.decoders.simulated_rows import SIMULATED, likelier_on_simulated_rows
-from dask_sketch.decoders.starts import FAMILIES
+from dask_sketch.decoders.starts import FAMILIES, type_of_start
 from dask_sketch.errors import DecodeError
 from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.clusters import unit_centers
@@ -221,17 +221,17 @@ def decode(
         estimate of its scale.
     covariance_type
         Type of the covariances of a mixture, as in scikit-learn and :class:`GaussianMixture`:
-        ``"diag"``, the default; ``"spherical"``, as ``model="isotropic"``; ``"tied"``, one matrix
-        for all components; ``"full"``, one matrix for each; or ``("low-rank", r)``, also
-        ``"low-rank:r"``, factor analysers, whose matrices are the sum of a diagonal one and one of
-        rank ``r``, for many features. Matrices are fitted by maximum likelihood on the random rows
-        of the sketch and to the sketch itself, or, without rows, to the sketch alone, from diagonal
-        mixtures of the same sketch (``"cl-ompr"`` or ``"splitting"``), and where that is clearly no
-        mixture of so few Gaussians, to simulated rows that are calibrated to the sketch. They need
-        ``n_components``, at most 4096 parameters, and five frequencies for each parameter, or two
-        with ``"low-rank:r"``. Each component has ``1 + d + d (d + 1) / 2`` parameters with
-        ``"full"``, and ``1 + d + d (1 + r)`` with ``"low-rank:r"``. The fit is always refined as by
-        ``refine="efficient"``.
+        ``"diag"``, the default without a ``start``, whose type is kept; ``"spherical"``, as
+        ``model="isotropic"``; ``"tied"``, one matrix for all components; ``"full"``, one for each;
+        or ``("low-rank", r)``, also ``"low-rank:r"``, factor analysers, whose matrices are the sum
+        of a diagonal one and one of rank ``r``, for many features. Matrices are fitted by maximum
+        likelihood on the random rows of the sketch and to the sketch itself, or, without rows, to
+        the sketch alone, from diagonal mixtures of the same sketch (``"cl-ompr"`` or
+        ``"splitting"``), and where that is clearly no mixture of so few Gaussians, to simulated
+        rows that are calibrated to the sketch. They need ``n_components``, at most 4096 parameters,
+        and five frequencies for each parameter, or two with ``"low-rank:r"``. Each component has
+        ``1 + d + d (d + 1) / 2`` parameters with ``"full"``, and ``1 + d + d (1 + r)`` with
+        ``"low-rank:r"``. The fit is always refined as by ``refine="efficient"``.
     refine
         ``"efficient"``: weight the entries of the sketch by the inverse of their covariance, which
         makes estimates as precise as maximum likelihood on all samples to the extent that the
@@ -253,7 +253,7 @@ def decode(
         if the number of samples has grown by 20 % since replacement was last tried, or if the fit
         is worse. Components that are not Gaussians or points are not replaced. The start is left
         out if maximum likelihood on the random rows of the sketch is over 0.02 nats a sample
-        likelier than the Gaussians found from it.
+        likelier than the Gaussians found from it, or k-means 2 % nearer than the centroids.
     maxima
         Search for local maxima by ``"sketch-shift"`` and ``"density"``: ``"shift"`` (sketched mean
         shift), ``"discrete"`` (the best of many points) or ``"ascent"`` (plain gradient).
@@ -328,7 +328,7 @@ def decode(
     >>> abs(mixture.score(x) - truth.score(x)) < 0.001
     True
     """
-    covariance_type = named_type(covariance_type)
+    covariance_type = type_of_start(start, named_type(covariance_type), model)
     options: dict[str, Any] = {
         "method": method, "model": model, "refine": refine, "bounds": bounds,
         "covariance": covariance, "start": start, "maxima": maxima, "merge": merge, "seed": seed,
@@ -377,8 +377,9 @@ def _decode_sketch(
             if not is_poor_minimum(problem, solution):
                 break
     if is_poor_start(problem, solution):
-        known = {"start": None, "model": problem.model, "covariance_type": problem.covariance_type}
-        arguments = options | known
+        arguments = options | {"start": None, "model": problem.model}
+        if problem.model == "gaussian":
+            arguments["covariance_type"] = problem.covariance_type
         return _decode_sketch(sketch, problem.size, arguments, threads, executor, progress)
     solution = _likelier(problem, solution, n_threads)
     solution = with_constants(problem, solution)

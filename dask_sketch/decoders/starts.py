@@ -97,6 +97,21 @@ def model_of_start(start: object, model: str | None) -> str | None:
     return model
 
 
+def type_of_start(start: object, covariance_type: str | None, model: str | None) -> str | None:
+    """Type of the covariances of a start, unless a type or a model is given.
+
+    Parameters
+    ----------
+    start
+        Earlier model, or None.
+    covariance_type, model
+        Arguments of :func:`dask_sketch.decode`.
+    """
+    if covariance_type is None and model is None and isinstance(start, GaussianMixture):
+        return start.covariance_type
+    return covariance_type
+
+
 def components_of(
     start: object, feature_map: FeatureMap, model: str | None, has_matrices: bool
 ) -> Start | None:

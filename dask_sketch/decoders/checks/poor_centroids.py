@@ -64,7 +64,12 @@ def warn_of_poor_centroids(
     rows, masses = rows_to_compare(sketch, n_compared, pilot)
     remedy = remedy_of(sketch, len(means), non_default_arguments, "centroids")
     is_spherical = sketch.feature_map.normalize
-    error = _compare_with_kmeans(means, rows, masses, remedy, is_spherical=is_spherical)
+    error, ratio = compare_with_kmeans(means, rows, masses, is_spherical=is_spherical)
+    if ratio > _WARNED_RATIO:
+        warn_user(
+            f"the mean squared error of the centroids is {ratio:.3g} times that of k-means on "
+            f"{len(rows):,} rows. {remedy}"
+        )
     if not is_spherical:
         warn_of_missing_rows(sketch, means, error)
 
@@ -118,13 +123,22 @@ def _warn_of_unresolved_data(sketch: Sketch, misfit: float | None) -> None:
         )
 
 
-def _compare_with_kmeans(
-    centers: Array, rows: Array, masses: Array, remedy: str, *, is_spherical: bool
-) -> float:
-    """Mean squared error, with a warning of one that is far above that of k-means.
+def compare_with_kmeans(
+    centers: Array, rows: Array, masses: Array, *, is_spherical: bool
+) -> tuple[float, float]:
+    """Mean squared error of centroids, and its ratio to that of k-means on the same rows.
 
     Centroids of length one are compared with those of spherical k-means: the means of wide clusters
     of directions are nearer to their rows.
+
+    Parameters
+    ----------
+    centers
+        Centroids, shape (K, n_features).
+    rows, masses
+        Rows, shape (n, n_features), and their weights, shape (n,), which sum to one.
+    is_spherical
+        Whether rows and centroids are directions.
     """
     rival = kmeans(rows, len(centers), weights=masses, n_starts=1)
     if is_spherical:
@@ -135,12 +149,7 @@ def _compare_with_kmeans(
     # rows of no more values than centroids have none but that of rounding
     spread = float(masses @ _squared_distances(rows, masses @ rows[None]))
     smallest = max(rival.inertia, _ROUNDED * spread)
-    if error > _WARNED_RATIO * smallest:
-        warn_user(
-            f"the mean squared error of the centroids is {error / smallest:.3g} times that of "
-            f"k-means on {len(rows):,} rows. {remedy}"
-        )
-    return error
+    return error, error / smallest if smallest > 0.0 else 1.0
 
 
 def _squared_distances(rows: Array, centers: Array) -> Array:

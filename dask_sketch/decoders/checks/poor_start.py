@@ -6,18 +6,21 @@ import numpy as np
 
 from dask_sketch.decoders.checks.expected_loss import gain_by_chance
 from dask_sketch.decoders.checks.misfit import mean_log_likelihood, rows_to_compare
+from dask_sketch.decoders.checks.poor_centroids import compare_with_kmeans
 from dask_sketch.decoders.problem import Problem, Solution
 from dask_sketch.models.weighted_em import fit_mixture
 from dask_sketch.validation.threads import one_blas_thread
 
-_POOR = 0.02  # loss beyond that by chance, in nats a sample, from which a start is left out
+# Loss beyond that by chance, in nats a sample, and ratio of squared errors, from which a start is
+# left out
+_POOR, _POOR_RATIO = 0.02, 1.02
 
 
 def is_poor_start(problem: Problem, solution: Solution) -> bool:
-    """Whether a mixture that began with an earlier model is far from the likeliest one.
+    """Whether a fit that began with an earlier model is far from the likeliest or nearest one.
 
     Data that has moved away from the model, or is no such mixture, has a likelier mixture, which
-    expectation-maximisation finds on the random rows of the sketch.
+    expectation-maximisation finds on the random rows of the sketch; k-means finds nearer centroids.
 
     Parameters
     ----------
@@ -29,14 +32,18 @@ def is_poor_start(problem: Problem, solution: Solution) -> bool:
     Returns
     -------
     is_poor
-        False without a start or without random rows, and for other models than Gaussians.
+        False without a start or without random rows, and for other families of models.
     """
     sketch, shapes, k = problem.sketch, solution.shapes, len(solution.weights)
-    if problem.start is None or problem.model not in ("gaussian", "isotropic") or shapes is None:
+    if problem.start is None or problem.model not in ("gaussian", "isotropic", "dirac"):
         return False
     if sketch.sample is None or len(sketch.sample) < 10 * k or problem.box is not None:
         return False
     rows, masses = rows_to_compare(sketch, k, None)
+    if shapes is None:
+        is_spherical = sketch.feature_map.normalize
+        _, ratio = compare_with_kmeans(solution.means, rows, masses, is_spherical=is_spherical)
+        return ratio > _POOR_RATIO
     varies = np.ptp(rows, axis=0) > 0.0  # a constant feature has a density without bound
     if not varies.any():
         return False

@@ -23,6 +23,7 @@ from dask_sketch.distributions.learning.artifact import (
     VERSION,
     stored_estimator,
 )
+from dask_sketch.distributions.learning.class_probabilities import calibrated
 from dask_sketch.distributions.learning.embeddings import Embeddings, embeddings_of
 from dask_sketch.distributions.learning.group_features import DistributionFeatures
 from dask_sketch.distributions.learning.interval_warnings import (
@@ -52,7 +53,6 @@ _SOLVERS = ("auto", "svd", "normal")
 _IN_MEMORY = 2**25  # features of all groups that a fit holds by default
 _LOSSES = ("squared", "logistic")
 _INVERSE_PENALTIES = (1.0, 10.0, 100.0, 1e3, 1e4)  # of the logistic regression on the features
-_CALIBRATION = 100.0  # inverse penalty of the logistic regression on leave-one-out predictions
 _FOLDS = 5  # in which groups of one label are left out together
 _NUMBERS = 2**24  # features in memory at once, in predictions
 
@@ -684,10 +684,7 @@ class DistributionClassifier(ClassifierMixin, DistributionEstimator):
                 "groups that choose the bandwidth, so that it is never predicted. Give "
                 "solver='svd', or a larger size, for which more groups are read."
             )
-        logistic = LogisticRegression(C=_CALIBRATION, max_iter=1000)
-        with one_blas_thread(), config_context(enable_metadata_routing=False):
-            logistic.fit(selected.predictions[predicted], codes[predicted], weights[predicted])
-        return self._set_logistic(logistic)
+        return self._set_logistic(calibrated(selected, targets, codes, weights, self._left_out))
 
     def _set_logistic(self, logistic: LogisticRegression) -> DistributionClassifier:
         logistic.coef_ = np.ascontiguousarray(logistic.coef_)  # as it is stored

@@ -49,3 +49,26 @@ def test_rows_that_are_not_kept_decide_nothing(nights, feature_map):
     sketch = ds.sketch(nights[0], feature_map, sample=False)
     model = ds.decode(sketch, 4)
     assert ds.decode(sketch, 4, start=model).decoding.method == "start"
+
+
+def test_centroids_that_kmeans_on_rows_beats_are_left_out():
+    """From k-means centroids, a descent in the distance of the sketch led away from them."""
+    rng = np.random.default_rng(0)
+    rows = rng.exponential(size=(5000, 4)) ** 2
+    sketch = ds.sketch(rows, ds.design(rows, n_components=6, task="clustering"))
+    first = ds.decode(sketch, 6, model="dirac")
+    later = ds.decode(sketch, start=first)
+    errors = [
+        np.mean(((rows[:, None] - model.centers) ** 2).sum(axis=2).min(axis=1))
+        for model in (first, later)
+    ]
+    assert errors[1] < 1.01 * errors[0]
+
+
+def test_the_type_of_a_start_is_kept(nights, feature_map):
+    """Matrices became variances: up to 1.2 nats were lost."""
+    sketch = ds.sketch(nights[0], feature_map)
+    for kind in ("full", "tied", "spherical", "diag"):
+        model = ds.decode(sketch, 4, covariance_type=kind)
+        assert ds.decode(sketch, start=model).covariance_type == kind
+    assert ds.decode(sketch, start=model, covariance_type="full").covariance_type == "full"
