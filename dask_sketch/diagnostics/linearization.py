@@ -52,8 +52,8 @@ _RIDGE = 1e-3
 _TESTED_FLOOR, _MANY_PARAMETERS = 0.01, 1500
 # Rows whose inverse number is the smallest ridge of a test. With that of refinements, 1e-5, the
 # p-value of true mixtures was below 0.01 in 7 % of 80 draws of 3000 rows, and the statistic of 300
-# rows up to 40 standard deviations above its mean; now in 2.5 %, and up to 4.4.
-_RIDGE_ROWS = 10.0
+# rows up to 40 standard deviations above its mean; now in 2.5 %, and up to 4.9.
+_RIDGE_ROWS = 3.0
 _MIN_WEIGHT = 1e-12  # the mean of components of smaller weight is not determined
 
 
@@ -212,7 +212,7 @@ def overidentify(model: GaussianMixture, sketch: Sketch) -> Overidentification:
     squared distance, Hansen's J, is a chi-squared variable if the data is such a mixture. Some
     sums of features hardly vary but in a few far rows, of which one alone would decide it: a ridge
     of the metric, the larger the fewer rows there are, leaves them out. The p-value is below 0.05
-    in 0 to 8 %, and below 0.01 in 0 to 3 % of 50 to 80 draws of 300 to 20,000 rows.
+    in 2 to 10 %, and below 0.01 in 0 to 3 % of 50 to 80 draws of 300 to 20,000 rows.
 
     Parameters
     ----------
