@@ -239,9 +239,9 @@ def fit_lazily(
     positive = weights > 0
     squared = np.mean((predictions - y)[positive] ** 2, axis=1)
     spread = ErrorVariance.fit(squared, opened.sizes[positive])
-    everywhere = np.full(targets.values.shape, np.nan)
-    everywhere[positions[positive]] = predictions[positive]
-    selected = SelectedRidge(first.features, ridge, first.bandwidth, everywhere, weights, spread)
+    everywhere, masses = np.full(targets.values.shape, np.nan), np.zeros(len(targets.values))
+    everywhere[positions[positive]], masses[positions] = predictions[positive], weights
+    selected = SelectedRidge(first.features, ridge, first.bandwidth, everywhere, masses, spread)
     return selected, opened.sizes[positive]
 
 
