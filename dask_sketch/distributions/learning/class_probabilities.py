@@ -14,7 +14,7 @@ Array = NDArray[np.float64]
 _INVERSE_PENALTY = 100.0  # of the logistic regression on leave-one-out predictions
 
 
-def calibrated(
+def fit_logistic(
     selected: SelectedRidge,
     targets: Array,
     codes: NDArray[np.intp],
@@ -77,7 +77,7 @@ def about_one_mean(
     Parameters
     ----------
     selected, targets, left_out
-        Arguments of :func:`calibrated`.
+        Arguments of :func:`fit_logistic`.
 
     Returns
     -------

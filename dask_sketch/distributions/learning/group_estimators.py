@@ -23,7 +23,7 @@ from dask_sketch.distributions.learning.artifact import (
     VERSION,
     stored_estimator,
 )
-from dask_sketch.distributions.learning.class_probabilities import calibrated
+from dask_sketch.distributions.learning.class_probabilities import fit_logistic
 from dask_sketch.distributions.learning.embeddings import Embeddings, embeddings_of
 from dask_sketch.distributions.learning.group_features import DistributionFeatures
 from dask_sketch.distributions.learning.interval_warnings import (
@@ -684,7 +684,7 @@ class DistributionClassifier(ClassifierMixin, DistributionEstimator):
                 "groups that choose the bandwidth, so that it is never predicted. Give "
                 "solver='svd', or a larger size, for which more groups are read."
             )
-        return self._set_logistic(calibrated(selected, targets, codes, weights, self._left_out))
+        return self._set_logistic(fit_logistic(selected, targets, codes, weights, self._left_out))
 
     def _set_logistic(self, logistic: LogisticRegression) -> DistributionClassifier:
         logistic.coef_ = np.ascontiguousarray(logistic.coef_)  # as it is stored
