@@ -57,6 +57,19 @@ def test_squares_are_those_of_mmd():
     assert "within" in found._repr_html_()
 
 
+def test_errors_of_weights_without_a_variance():
+    feature_map = FeatureMap(2, 50, scale=1.0, seed=0)
+
+    def drawn(rng):
+        x, weights = rng.normal(size=(1000, 2)), 1.0 + rng.pareto(1.2, 1000)
+        return ds.sketch(x, feature_map, weights=weights, sample=500)
+
+    pairs = [[drawn(rng) for _ in range(2)] for rng in map(np.random.default_rng, range(60))]
+    found = [estimate_mmd(*pair) for pair in pairs]
+    assert np.mean([estimate.interval[0] > 0 for estimate in found]) <= 0.06
+    assert 0.4 < np.mean([estimate.squared < 0 for estimate in found]) < 0.8
+
+
 @pytest.mark.slow
 def test_errors_of_dependent_rows_in_groups():
     rng = np.random.default_rng(0)

@@ -23,6 +23,7 @@ Array = NDArray[np.float64]
 MIN_ROWS = 200  # random rows of a side
 _MIN_PERMUTED = 20  # rows of a side, if both sketches have all of their rows
 _NUMBERS = 2**25  # features of these rows in memory at once
+_FREE = 1e-9  # share of the weight of a side that is not in one row, at least
 _ROUNDING = 1e-13  # difference, relative to the values, that is rounding
 
 
@@ -119,12 +120,16 @@ def observe(first: Sketch, second: Sketch, *, pooled: bool = True) -> ObservedDi
         noise = centred(features, masses, noise_masses)
     else:
         factor = 1.0
+        sides = zip(
+            (features[:cut], features[cut:]), samples, (first, second), counts, strict=True
+        )
         noise = np.concatenate(
             [
-                centred(side, side_sample.weights, side_sample.noise_weights) / math.sqrt(n)
-                for side, side_sample, n in zip(
-                    (features[:cut], features[cut:]), samples, counts, strict=True
+                _without_leverage(
+                    centred(values, side_sample.weights, side_sample.noise_weights) / math.sqrt(n),
+                    side_sample.row_weights / sketch.total_weight,
                 )
+                for values, side_sample, sketch, n in sides
             ]
         )
     difference = halves(unit * (first.characteristic - second.characteristic))
@@ -215,6 +220,15 @@ def centred(features: Array, masses: Array, noise_masses: Array | None = None) -
     out = features - masses @ features
     out[np.abs(out) < _ROUNDING * np.abs(features).max(axis=0)] = 0.0
     return np.asarray(np.sqrt(masses if noise_masses is None else noise_masses)[:, None] * out)
+
+
+def _without_leverage(noise: Array, shares: Array) -> Array:
+    """Noise of rows that draw the mean of their side towards themselves.
+
+    Residuals of a row that has most of the weight of its side are small: its noise is estimated
+    from the change of the mean without it, as in the HC3 of MacKinnon and White (1985).
+    """
+    return np.asarray(noise / np.maximum(1.0 - shares, _FREE)[:, None])
 
 
 def added_noise(feature_map: FeatureMap, sketch: Sketch) -> Array:
