@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-import warnings
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
+from numbers import Integral
 from typing import Any, overload
 
 from numpy.typing import ArrayLike
@@ -63,7 +63,7 @@ from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.choices import named_type, uses_matrices
 from dask_sketch.validation.tables import first_few
 from dask_sketch.validation.threads import Threads, default_n_threads, one_blas_thread
-from dask_sketch.validation.warn import warn_user
+from dask_sketch.validation.warn import collect_warnings, warn_user
 
 _SEARCHES = ("cl-ompr", "cl-omp", "splitting")  # methods whose time is known beforehand
 _LONG = 30.0  # expected seconds of CPU time that are logged
@@ -519,17 +519,11 @@ def _decode_group(
         models: dict[Any, AnyModel] = {}
         for label, sketch in group.items():
             start_time = time.perf_counter()
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                models[label] = _decode_named(
-                    names[label], sketch, n_components, options, threads, progress
-                )
-            for warning in caught:
-                warn_user(f"{names[label]}: {warning.message}", warning.category)
+            decoded = _decode_named(names[label], sketch, n_components, options, threads, progress)
+            models[label] = _model_of(*decoded)
             if len(models) == _TIMED_GROUP:
                 _log_long_group(group, time.perf_counter() - start_time)
         return models
-    # warnings are not named there: threads of an executor cannot record their own
     threads = 1 if threads is None else threads
     tasks = {
         label: executor.submit(
@@ -537,14 +531,14 @@ def _decode_group(
         )
         for label, sketch in group.items()
     }
-    return {label: task.result() for label, task in tasks.items()}
+    return {label: _model_of(*task.result()) for label, task in tasks.items()}
 
 
 def _require_samples(
     group: SketchGroup, n_components: int | None, names: Mapping[Any, str]
 ) -> None:
     """Raise DecodeError for groups of few samples, before the work on others would be lost."""
-    least = n_components if isinstance(n_components, int) else 1
+    least = n_components if isinstance(n_components, Integral) else 1
     weightless = group.total_weight <= 0.0
     few = (group.count < least) | weightless
     if few.any():
@@ -566,12 +560,21 @@ def _decode_named(
     options: dict[str, Any],
     threads: int | None,
     progress: Progress | bool | None,
-) -> AnyModel:
-    """Model of one group, whose name is part of the message of an error."""
+) -> tuple[AnyModel, list[Warning]]:
+    """Model of one group and the warnings, with its name in their messages and in an error's."""
     try:
-        return _decode_sketch(sketch, n_components, options, threads, None, progress)
+        with collect_warnings() as collected:
+            model = _decode_sketch(sketch, n_components, options, threads, None, progress)
     except DecodeError as error:
         raise DecodeError(f"{name}: {error}") from error
+    return model, [type(warning)(f"{name}: {warning}") for warning in collected]
+
+
+def _model_of(model: AnyModel, collected: list[Warning]) -> AnyModel:
+    """Model of a group, whose warnings are issued."""
+    for warning in collected:
+        warn_user(warning)
+    return model
 
 
 def _wrapped(problem: Problem, solution: Solution, trace: list[float], seconds: float) -> AnyModel:

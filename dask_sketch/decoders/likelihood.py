@@ -12,7 +12,6 @@ calibrated to the sketch.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -53,7 +52,7 @@ from dask_sketch.models.weighted_em import (
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.choices import MAX_SOLVABLE, rank_of, uses_matrices
 from dask_sketch.validation.threads import Threads
-from dask_sketch.validation.warn import warn_user
+from dask_sketch.validation.warn import collect_warnings, warn_user
 
 _MIN_EFFECTIVE = 1000.0  # effective rows, below which calibrated rows say nothing of the data
 _SIMULATED = 20_000  # rows simulated from the mixture of the pilot, where there is no sample
@@ -383,8 +382,7 @@ def conclude(
     fits = [result.fit for result in results if result.fit is not None]
     if not fits:
         return likeliest_solution(problem, best, threads, n_evaluations=0, gain=None)
-    with warnings.catch_warnings(record=True) as caught:  # of components that may be rejected
-        warnings.simplefilter("always")
+    with collect_warnings() as collected:  # about a model that may be rejected
         end = conclude_matrices if problem.has_matrices else conclude_search
         nearest = end(problem, fits, threads, report)
     assert nearest.shapes is not None  # of the models in the table
@@ -400,8 +398,8 @@ def conclude(
         if problem.refine is not None:
             _warn_of_refinement(problem, best, gain)
         return likeliest_solution(problem, best, threads, nearest.n_evaluations, gain)
-    for warning in caught:
-        warn_user(warning.message)
+    for warning in collected:
+        warn_user(warning)
     return replace(nearest, score=score, gain=-gain if np.isfinite(gain) else None)
 
 

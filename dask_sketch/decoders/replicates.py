@@ -13,6 +13,7 @@ from dask_sketch.decoders.problem import Problem, Report
 from dask_sketch.display.progress import progress_bar
 from dask_sketch.errors import DecodeError
 from dask_sketch.validation.threads import SERIAL, Threads, one_blas_thread
+from dask_sketch.validation.warn import collect_warnings, warn_user
 
 Progress = Callable[[int, int, float], None]
 Result = TypeVar("Result")
@@ -107,7 +108,9 @@ def fit_replicates(
     ]
     try:
         for future in running:
-            result, costs = future.result()
+            result, costs, collected = future.result()
+            for warning in collected:
+                warn_user(warning)
             reporter.trace = []
             for cost in costs:
                 reporter(cost)
@@ -118,11 +121,14 @@ def fit_replicates(
     return results
 
 
-def _fit_alone(fit: Fitter[Result], problem: Problem, replicate: int) -> tuple[Result, list[float]]:
-    """Result and trace of one replicate, in the process and thread of an executor."""
+def _fit_alone(
+    fit: Fitter[Result], problem: Problem, replicate: int
+) -> tuple[Result, list[float], list[Warning]]:
+    """Result, trace and warnings of one replicate, in the process and thread of an executor."""
     trace: list[float] = []
-    with one_blas_thread():
-        return fit(problem, _generator(problem, replicate), trace.append, SERIAL), trace
+    with one_blas_thread(), collect_warnings() as collected:
+        result = fit(problem, _generator(problem, replicate), trace.append, SERIAL)
+    return result, trace, collected
 
 
 def _generator(problem: Problem, replicate: int) -> np.random.Generator:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
@@ -28,7 +27,7 @@ from dask_sketch.sketching.merge import merge
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer, require_number
 from dask_sketch.validation.choices import rank_of, uses_matrices
-from dask_sketch.validation.warn import warn_user
+from dask_sketch.validation.warn import collect_warnings, warn_user
 
 Array = NDArray[np.float64]
 _FEW = 20  # units; with fewer, intervals are too short
@@ -323,8 +322,7 @@ def _replicates(
 
 def _decoded(sketch: Sketch, start: AnyModel, options: dict[str, Any]) -> AnyModel:
     """Decode from a start, without warnings of the fit, which dependent rows cause as well."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
+    with collect_warnings():
         return decode(sketch, start=start, **options)
 
 

@@ -6,9 +6,9 @@ import functools
 import numbers
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from dask.base import is_dask_collection
@@ -30,6 +30,25 @@ _NO_NUMBERS = (
 )  # fmt: skip
 _TEXT = ("category", "categorical", "enum", "str", "string")
 _VERSION = "_dask_sketch_version"  # in the state of a pickled estimator
+
+
+_Fit = TypeVar("_Fit", bound=Callable[..., Any])
+
+
+def restores_on_error(fit: _Fit) -> _Fit:
+    """Decorate a method that fits an estimator: after an error, the earlier fit is as it was."""
+
+    @functools.wraps(fit)
+    def fit_or_restore(self: Any, *args: Any, **kwargs: Any) -> Any:
+        before = dict(vars(self))
+        try:
+            return fit(self, *args, **kwargs)
+        except BaseException:
+            vars(self).clear()
+            vars(self).update(before)
+            raise
+
+    return cast("_Fit", fit_or_restore)
 
 
 def is_lazy(x: Any) -> bool:

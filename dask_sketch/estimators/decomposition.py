@@ -20,6 +20,7 @@ from dask_sketch.estimators.conventions import (
     LazyOutput,
     VersionedPickle,
     is_lazy,
+    restores_on_error,
     validate_rows,
     validate_weights,
 )
@@ -180,6 +181,7 @@ class SketchPCA(
         """
         return self._learn(X, sample_weight, fresh=not hasattr(self, "moments_"), partial=True)
 
+    @restores_on_error
     def _learn(
         self, x: Any, sample_weight: Any, *, fresh: bool, partial: bool = False
     ) -> SketchPCA:
@@ -210,7 +212,6 @@ class SketchPCA(
         if partial and isinstance(wanted, (int, np.integer)):
             wanted = min(wanted, moments.count)
         decoded = principal_components(moments, wanted)
-        # set last, so that an error above keeps the earlier fit
         self.moments_ = moments
         self.n_features_in_ = moments.n_features
         if fresh and not checked:

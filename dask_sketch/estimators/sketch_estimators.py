@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import dask.array as da
@@ -28,10 +27,12 @@ from dask_sketch.estimators.conventions import (
     LazyOutput,
     VersionedPickle,
     is_lazy,
+    restores_on_error,
     validate_rows,
     validate_weights,
 )
 from dask_sketch.features.feature_map import FeatureMap
+from dask_sketch.graph.apply import sum_over_rows
 from dask_sketch.graph.compute import compute_plain
 from dask_sketch.graph.design import design
 from dask_sketch.graph.sketch import sketch
@@ -46,6 +47,7 @@ from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import (
     require_integer,
     require_random_state,
+    weighted_sum,
 )
 from dask_sketch.validation.choices import Task, rank_of, uses_matrices
 from dask_sketch.validation.tables import names_of, require_same_index
@@ -62,6 +64,18 @@ def number(value: Any) -> float:
 def _as_int32(labels: Any) -> Any:
     """Convert labels to the type of scikit-learn; lazy labels stay lazy."""
     return labels.astype(np.int32) if hasattr(labels, "astype") else labels.map(np.int32)
+
+
+@dataclass(frozen=True)
+class _Losses:
+    """Losses of rows, whose sum is ``inertia_``: powers of distances to the nearest centroids."""
+
+    model: Centroids
+    power: int
+
+    def of_rows(self, rows: Any) -> NDArray[np.float64]:
+        squares = self.model.squared_distances(rows)
+        return np.asarray(squares if self.power == 2 else np.sqrt(squares))
 
 
 class SketchEstimator(VersionedPickle, BaseEstimator, ABC):
@@ -128,6 +142,7 @@ class SketchEstimator(VersionedPickle, BaseEstimator, ABC):
         """
         return self._learn(X, sample_weight, fresh=not hasattr(self, "sketch_"))
 
+    @restores_on_error
     def _learn(self, x: Any, sample_weight: Any, *, fresh: bool) -> Any:
         auto = self._selects and getattr(self, self._size) == "auto"
         if auto:
@@ -167,7 +182,6 @@ class SketchEstimator(VersionedPickle, BaseEstimator, ABC):
             decoded = decode(new, n_components, **settings)
         decoded = gaussian_or_centroids(type(self).__name__, decoded)
         model = self._finished(decoded, new, seed)
-        # set last, so that an error above keeps the earlier fit
         self.sketch_, self.model_ = new, model
         self.n_features_in_ = self.feature_map_.n_features
         if fresh and rows is None:
@@ -209,13 +223,14 @@ class SketchEstimator(VersionedPickle, BaseEstimator, ABC):
             remedy += "; fitted with nan_policy='available', predictions take NaN"
         return validate_rows(self, x, remedy=remedy)
 
-    def _require_index(self, x: Any, sample_weight: Any) -> None:
-        """Refuse weights of a score with another index than the samples."""
+    def _scored_input(self, x: Any, sample_weight: Any) -> tuple[Any, Any]:
+        """Validate samples to be scored and their weights; those of lazy samples are in them."""
+        check_is_fitted(self)
         if is_lazy(x):
-            if sample_weight is not None and not isinstance(x, Samples):
-                open_samples(x, weights=sample_weight)
-        else:
-            require_same_index(sample_weight, x, "sample_weight")
+            columns = None if isinstance(x, da.Array) else self.columns
+            return open_samples(x, weights=sample_weight, columns=columns), None
+        require_same_index(sample_weight, x, "sample_weight")
+        return self._validated_input(x), sample_weight
 
     @abstractmethod
     def _design(self) -> dict[str, Any]:
@@ -314,6 +329,7 @@ class SketchKMeans(
 
     _task = "clustering"
     _size = "n_clusters"
+    _power = 2  # of the distances in a score
 
     def __init__(
         self,
@@ -382,17 +398,20 @@ class SketchKMeans(
         y
             Ignored.
         sample_weight
-            Weight of each sample.
+            Non-negative weight of each sample; for lazy input also lazy, or the name of a column.
 
         Returns
         -------
         score
             Score in squared units of the data; for lazy samples, computed immediately.
         """
-        rows = self._validated_input(X)
-        self._require_index(X, sample_weight)
-        values = self.model_.squared_distances(rows)
-        return -number((values if sample_weight is None else values * sample_weight).sum())
+        rows, weights = self._scored_input(X, sample_weight)
+        losses = _Losses(self.model_, self._power)
+        if not isinstance(rows, Samples):
+            return -weighted_sum(losses.of_rows(rows), weights, "X")[0]
+        samples = rows.named_like(self.model_.feature_names, "the model")
+        samples.require_features(self.n_features_in_, "the model", self.model_.feature_names)
+        return -float(sum_over_rows(losses, "of_rows", samples).compute())
 
     def _design(self) -> dict[str, Any]:
         return {"scale": self.scale, "normalize": self.normalize}
@@ -420,12 +439,8 @@ class SketchKMeans(
         self.labels_ = np.full(len(rows), -1, dtype=np.int32)
         used = rows if finite.all() else rows[finite]
         self.labels_[finite] = model.predict(used)
-        distances = self._losses(used)
+        distances = _Losses(model, self._power).of_rows(used)
         self.inertia_ = float(distances.sum() if weights is None else distances @ weights[finite])
-
-    def _losses(self, rows: Any) -> Any:
-        """Loss of each row, whose sum is ``inertia_``."""
-        return self.model_.squared_distances(rows)
 
 
 class SketchKMedians(SketchKMeans):
@@ -465,6 +480,8 @@ class SketchKMedians(SketchKMeans):
     array([[3., 7.]])
     """
 
+    _power = 1
+
     def score(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> float:
         """Negative sum of distances to the nearest centers.
 
@@ -475,22 +492,14 @@ class SketchKMedians(SketchKMeans):
         y
             Ignored.
         sample_weight
-            Weight of each sample.
+            Non-negative weight of each sample; for lazy input also lazy, or the name of a column.
 
         Returns
         -------
         score
             Score in units of the data; for lazy samples, computed immediately.
         """
-        rows = self._validated_input(X)
-        self._require_index(X, sample_weight)
-        values = self._losses(rows)
-        return -number((values if sample_weight is None else values * sample_weight).sum())
-
-    def _losses(self, rows: Any) -> Any:
-        squares = self.model_.squared_distances(rows)
-        # those of a bag are a bag
-        return squares**0.5 if hasattr(squares, "dtype") else squares.map(math.sqrt)
+        return super().score(X, y, sample_weight)
 
     def _design(self) -> dict[str, Any]:
         if self.normalize:
@@ -677,16 +686,16 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
         y
             Ignored.
         sample_weight
-            Non-negative weight of each sample in the mean.
+            Non-negative weight of each sample in the mean; for lazy input also lazy, or the name of
+            a column.
 
         Returns
         -------
         score
             Weighted mean.
         """
-        rows = self._validated_input(X)
-        self._require_index(X, sample_weight)
-        return number(self.model_.score(rows, sample_weight))
+        rows, weights = self._scored_input(X, sample_weight)
+        return number(self.model_.score(rows, weights))
 
     def bic(self, X: Any) -> float:
         """Bayesian information criterion of the samples; see :meth:`GaussianMixture.bic`."""

@@ -63,7 +63,8 @@ def default_n_frequencies(
 ) -> int:
     """Five times the number of parameters: ``5 (2 d + 1) K`` for mixtures (section 5.5).
 
-    For clustering, ``5 (d + 1) K``. With covariance matrices there are more parameters, such as
+    For clustering, ``5 (d + 1) K``; for comparisons, a number that does not depend on the features
+    or components. With covariance matrices there are more parameters, such as
     ``(1 + d + d (d + 1) / 2) K``. Where these are more than can be fitted to a sketch, random rows
     determine them, and only variances are counted.
 
@@ -74,7 +75,7 @@ def default_n_frequencies(
     n_components
         Number of components ``K``.
     task
-        Purpose of the sketch, ``"mixture"`` or ``"clustering"``.
+        Purpose of the sketch, ``"mixture"``, ``"clustering"`` or ``"comparison"``.
     covariance_type
         Name of the type of the covariances of a mixture, see :func:`dask_sketch.decode`.
 
@@ -87,6 +88,8 @@ def default_n_frequencies(
     >>> default_n_frequencies(n_features=10, n_components=5, covariance_type="full")
     1650
     """
+    if task == "comparison":
+        return _COMPARISON_FREQUENCIES
     n_frequencies = 5 * ((2 if task == "mixture" else 1) * n_features + 1) * n_components
     if not uses_matrices(covariance_type):
         return n_frequencies
@@ -122,7 +125,8 @@ def default_n_pilot(
     Returns
     -------
     n_pilot
-        Number of rows: 5,000 without a number of components, and at most 32,000 or 32 MB.
+        Number of rows: at most 32,000, or 32 MB, and at least 5,000, as without a number of
+        components.
 
     Examples
     --------
@@ -329,7 +333,8 @@ whitening, seed, dtype
     require_rank(covariance_type, d)
     if task == "comparison":
         n_components = n_components or PILOT_COMPONENTS
-        default = n_pairs(N_BASES) if distribution == "gaussian-pairs" else _COMPARISON_FREQUENCIES
+        pairs = distribution == "gaussian-pairs"
+        default = n_pairs(N_BASES) if pairs else default_n_frequencies(d, n_components, task)
         m = n_frequencies or default
     else:
         m = _choose_n_frequencies(n_frequencies, d, n_components, task, covariance_type)

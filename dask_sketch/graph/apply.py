@@ -72,8 +72,13 @@ def apply(model: Any, method: str, x: Any, weights: Any = None, **options: Any) 
     array([0, 1])
     """
     require_options(apply, options)
+    known = ", ".join(name for name in METHODS if callable(getattr(model, name, None)))
+    if not known:
+        raise InputError(
+            f"model of type {type(model).__name__}: give a model, such as a GaussianMixture.",
+            parameter="model",
+        )
     if method not in METHODS or not callable(getattr(model, method, None)):
-        known = ", ".join(name for name in METHODS if callable(getattr(model, name, None)))
         raise InputError(
             f"method={method!r}: {type(model).__name__} has no such method; choose {known}."
         )
@@ -230,9 +235,39 @@ def _rows_of_bag(items: Any, model: Any, method: str, *, fields: Any, label: str
     return out
 
 
-def _mean(model: Any, method: str, samples: Samples, finish: Callable[[Any], Any]) -> da.Array:
+def sum_over_rows(
+    model: Any, method: str, samples: Samples, finish: Callable[[Any], Any] | None = None
+) -> LazyResult:
+    """Sum a method that returns one number for each row over all samples.
+
+    Parameters
+    ----------
+    model
+        Object with the method.
+    method
+        Name of the method, called with rows of shape (n_samples, n_features).
+    samples
+        Samples, with weights or without.
+    finish
+        Function of the weighted sum and the sum of the weights, or of None where there are no
+        samples; by default the weighted sum is returned.
+
+    Returns
+    -------
+    result
+        Lazy result.
+
+    Raises
+    ------
+    InputError
+        If weights are negative or not finite; raised when the result is computed.
+    """
     chunk = partial(_sum_of_chunk, model=model, method=method)
-    lazy = LazyResult(samples, Reduction("score", chunk, _add, finish))
+    return LazyResult(samples, Reduction("score", chunk, _add, finish or _total))
+
+
+def _mean(model: Any, method: str, samples: Samples, finish: Callable[[Any], Any]) -> da.Array:
+    lazy = sum_over_rows(model, method, samples, finish)
     # as a Dask array, for further computations
     return da.from_delayed(
         lazy.to_delayed(), shape=(), dtype=np.dtype(np.float64), meta=np.empty(())
@@ -252,6 +287,10 @@ def _sum_of_chunk(
 
 def _add(parts: list[tuple[float, float]]) -> tuple[float, float]:
     return sum(total for total, _ in parts), sum(weight for _, weight in parts)
+
+
+def _total(sums: tuple[float, float] | None) -> float:
+    return 0.0 if sums is None else sums[0]
 
 
 def _ratio(sums: tuple[float, float] | None) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -32,7 +31,7 @@ from dask_sketch.sources.open import open_samples, require_options
 from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.categories import FROM_DTYPES
 from dask_sketch.validation.choices import PCA, Task, named_type
-from dask_sketch.validation.warn import warn_user
+from dask_sketch.validation.warn import collect_warnings, warn_user
 
 # Largest number of values, and smallest number of rows, of pilot rows of many features.
 _GRID_VALUES, _GRID_ROWS = 2**21, 32
@@ -163,8 +162,8 @@ def design(
     n_pilot
         Number of pilot samples (the paper's ``n0``), rows of about eight chunks, and of many more
         where chunks differ, as in sorted data. The default is 40 for each parameter of a
-        mixture with variances, ``40 (2 d + 1) K``, or of centroids: at least 5,000, and at most
-        32,000 or 32 MB. For a mixture, four times as many are read, within this limit, if fits to
+        mixture with variances, ``40 (2 d + 1) K``, or of centroids: at most 32,000, or 32 MB, and
+        at least 5,000. For a mixture, four times as many are read, within this limit, if fits to
         their halves differ so much that a loss of over 0.075 nats is expected. Without
         ``n_components``, or where the number of features is not known before blocks of a bag are
         read, it is 5,000. For principal components of more than 420 features, fewer are read.
@@ -308,16 +307,15 @@ def _design_from_enough(
     if size is None:
         return map_of_rows(pilot), pilot
     more = larger_pilot(size, pilot.shape[1])
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with collect_warnings() as collected:
         feature_map = map_of_rows(pilot)
     record = feature_map.pilot
     if record is not None and record.sampling_loss > WARNED_SAMPLING_LOSS and more > size:
         rows = read(more)
         if len(rows) > len(pilot):
             return map_of_rows(rows), rows
-    for warning in caught:
-        warn_user(warning.message)
+    for warning in collected:
+        warn_user(warning)
     return feature_map, pilot
 
 

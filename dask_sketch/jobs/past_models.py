@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ from dask_sketch.models.centroids import Centroids
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
-from dask_sketch.validation.warn import warn_user
+from dask_sketch.validation.warn import collect_warnings, warn_user
 
 if TYPE_CHECKING:
     import os
@@ -201,11 +200,10 @@ def model_history(
         assert isinstance(sketch, Sketch)  # of a feature map
         if models:
             options["start"] = models[-1]
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+        with collect_warnings() as collected:
             model = decode(sketch, n_components, **options)
-        for warning in caught:
-            warn_user(f"window that ends with run {run}: {warning.message}", warning.category)
+        for warning in collected:
+            warn_user(f"window that ends with run {run}: {warning}", type(warning))
         assert isinstance(model, (GaussianMixture, Centroids))
         tracks.append(_tracks(models[-1], tracks, model, sketch) if models else _first(model))
         models.append(model)

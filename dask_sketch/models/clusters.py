@@ -14,6 +14,7 @@ from threadpoolctl import ThreadpoolController
 
 from dask_sketch.errors import InputError
 from dask_sketch.validation.arrays import unit_rows
+from dask_sketch.validation.threads import ProcessContext, one_blas_thread
 
 Array = NDArray[np.float64]
 _ROUNDS = 300  # of assignments and steps towards medians
@@ -56,11 +57,21 @@ def one_thread() -> Iterator[None]:
 
     With more threads rounding would depend on their number, and small problems take longer.
     """
+    # the number of threads of OpenMP is that of the calling thread
+    with one_blas_thread(), _libraries().limit(limits=1, user_api="openmp"), _NO_CONVERGENCE:
+        yield
+
+
+@contextmanager
+def _without_convergence_warnings() -> Iterator[None]:
     from sklearn.exceptions import ConvergenceWarning
 
-    with _libraries().limit(limits=1), warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         yield
+
+
+_NO_CONVERGENCE = ProcessContext(_without_convergence_warnings)
 
 
 def random_state(seed: int) -> int:

@@ -114,6 +114,49 @@ def _libraries() -> ThreadpoolController:
     return ThreadpoolController()
 
 
+class ProcessContext(AbstractContextManager[None]):
+    """State of the whole process that all threads share: the last one to leave restores it.
+
+    Threads that save and restore such state on their own, in overlapping periods, restore each
+    other's: at the end it stays as it was changed.
+
+    Parameters
+    ----------
+    manager
+        Function that returns a context manager of this state.
+
+    Examples
+    --------
+    >>> import contextlib
+    >>> context = ProcessContext(lambda: contextlib.closing(open(os.devnull)))
+    >>> with context, context:
+    ...     pass
+    """
+
+    def __init__(self, manager: Callable[[], AbstractContextManager[Any]]) -> None:
+        self._manager, self._lock, self._n_users = manager, threading.Lock(), 0
+        self._entered: AbstractContextManager[Any] | None = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._entered is None:
+                entered = self._manager()
+                entered.__enter__()
+                self._entered = entered
+            self._n_users += 1
+
+    def __exit__(self, *exception: object) -> None:
+        with self._lock:
+            self._n_users -= 1
+            if self._n_users == 0:
+                entered, self._entered = self._entered, None
+                assert entered is not None
+                entered.__exit__(None, None, None)
+
+
+_ONE_BLAS_THREAD = ProcessContext(lambda: _libraries().limit(limits=1, user_api="blas"))
+
+
 def one_blas_thread() -> AbstractContextManager[Any]:
     """Limit BLAS to one thread, so that rounding does not depend on the number of threads.
 
@@ -125,4 +168,4 @@ def one_blas_thread() -> AbstractContextManager[Any]:
     >>> with one_blas_thread():
     ...     total = np.ones((2, 2)) @ np.ones(2)
     """
-    return _libraries().limit(limits=1, user_api="blas")
+    return _ONE_BLAS_THREAD

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import itertools
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info
 
+import dask_sketch as ds
 from dask_sketch import decode, partial_sketch
 from dask_sketch.errors import DecodeError
 from dask_sketch.features import FeatureMap
@@ -287,6 +290,22 @@ def test_warnings_of_a_group_state_the_label(rng):
     group = partial_sketch(x, FeatureMap(2, 60, scale=1.0), groups=labels, dim="file")
     with pytest.warns(UserWarning, match=r"file 7: 5 rows .*n_components=2.*merge_by"):
         assert decode(group, 2)[7].n_components == 2
+    with (
+        ThreadPoolExecutor(2) as executor,
+        pytest.warns(UserWarning, match=r"file 7: 5 rows") as caught,
+    ):
+        decode(group, np.int64(2), executor=executor)
+    assert {warning.filename for warning in caught} == {__file__}
+
+
+def test_threads_of_an_executor_leave_warnings_and_blas_as_they_were(rng):
+    x, labels = rng.normal(size=(2000, 3)), np.arange(2000) % 8
+    group = ds.sketch(x, ds.design(x, n_components=2), groups=labels)
+    before = warnings.filters.copy(), warnings.showwarning, threadpool_info()
+    with ThreadPoolExecutor(4) as executor:
+        decode(group, 2, executor=executor)
+        decode(group[0], 2, replicates=4, executor=executor)
+    assert (warnings.filters, warnings.showwarning, threadpool_info()) == before
 
 
 def test_small_groups_are_refused_before_others_are_decoded(rng):
@@ -295,7 +314,7 @@ def test_small_groups_are_refused_before_others_are_decoded(rng):
     group = partial_sketch(x, FeatureMap(2, 60, scale=1.0), groups=labels, dim="file")
     seen = []
     with pytest.raises(DecodeError, match=r"file 7, file 8: .*n_components=3.*count >= 3"):
-        decode(group, 3, progress=lambda *step: seen.append(step))
+        decode(group, np.int64(3), progress=lambda *step: seen.append(step))
     assert not seen
     assert list(decode(group.select(group.count >= 3), 3)) == [4]
 

@@ -282,7 +282,30 @@ def test_an_error_leaves_what_was_fitted():
         found.partial_fit(np.full((3, 2), np.nan))
     with pytest.raises(ValueError, match="features"):
         found.partial_fit(lazy(np.zeros((30, 5))))
+    names = [f"feature {k}" for k in range(5)]
+    with pytest.raises(ValueError, match="replicates=0"):
+        found.set_params(n_init=0).fit(pd.DataFrame(np.ones((30, 5)), columns=names))
     assert found.sketch_ is before
+    assert len(found.predict(X)) == len(X)
+    with pytest.raises(ValueError, match="replicates=0"):
+        (found := SketchKMeans(3, n_init=0)).fit(X)
+    assert not [name for name in vars(found) if name.endswith("_")]
+
+
+@pytest.mark.parametrize("estimator", [SketchKMeans, SketchKMedians, SketchGaussianMixture])
+def test_scores_of_weighted_rows(estimator, rng, tmp_path):
+    table = pd.DataFrame(X, columns=["a", "b"])
+    weights = rng.uniform(0.0, 2.0, len(X))
+    weighted = table.assign(w=weights)
+    weighted.to_parquet(tmp_path / "x.parquet")
+    found = estimator(2, columns=["a", "b"]).fit(table)
+    expected = found.score(table, sample_weight=weights)
+    assert expected != pytest.approx(found.score(table))
+    for stored in (tmp_path / "x.parquet", dd.from_pandas(weighted, npartitions=3)):
+        assert found.score(stored, sample_weight="w") == pytest.approx(expected)
+    for bad in (-weights, np.full(len(X), np.nan), np.full(len(X), np.inf)):
+        with pytest.raises(ValueError, match="weights of"):
+            found.score(table, sample_weight=bad)
 
 
 @pytest.mark.slow

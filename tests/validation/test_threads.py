@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +9,12 @@ import pytest
 import scipy.linalg  # noqa: F401 - it loads its BLAS
 from threadpoolctl import threadpool_info
 
-from dask_sketch.validation.threads import Threads, default_n_threads, one_blas_thread
+from dask_sketch.validation.threads import (
+    ProcessContext,
+    Threads,
+    default_n_threads,
+    one_blas_thread,
+)
 
 
 @pytest.mark.parametrize("n_threads", [1, 2, 5])
@@ -69,3 +75,51 @@ def test_one_thread_inside_and_as_many_as_before_outside():
             pass
         assert set(n_threads()) == {1}
     assert n_threads() == before
+
+
+def test_the_last_thread_to_leave_restores_the_state_of_the_process():
+    state, seen = {"value": 0}, []
+
+    @contextlib.contextmanager
+    def changed():
+        before = state["value"]
+        state["value"] = 1
+        yield
+        state["value"] = before
+
+    context = ProcessContext(changed)
+    first_left, second_entered = threading.Event(), threading.Event()
+
+    def first():
+        with context:
+            assert second_entered.wait(30)
+        first_left.set()
+
+    def second():
+        with context:
+            second_entered.set()
+            assert first_left.wait(30)
+            seen.append(state["value"])
+
+    with ThreadPoolExecutor(2) as executor:
+        for future in [executor.submit(first), executor.submit(second)]:
+            future.result()
+    assert seen == [1]
+    assert state["value"] == 0
+
+
+def test_a_context_that_cannot_be_entered_can_be_tried_again():
+    tries = iter([OSError("no memory"), None])
+
+    @contextlib.contextmanager
+    def at_the_second_try():
+        error = next(tries)
+        if error is not None:
+            raise error
+        yield
+
+    context = ProcessContext(at_the_second_try)
+    with pytest.raises(OSError, match="memory"), context:
+        pass
+    with context:
+        assert next(tries, "used") == "used"

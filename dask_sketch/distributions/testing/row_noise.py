@@ -120,9 +120,7 @@ def observe(first: Sketch, second: Sketch, *, pooled: bool = True) -> ObservedDi
         noise = centred(features, masses, noise_masses)
     else:
         factor = 1.0
-        sides = zip(
-            (features[:cut], features[cut:]), samples, (first, second), counts, strict=True
-        )
+        sides = zip((features[:cut], features[cut:]), samples, (first, second), counts, strict=True)
         noise = np.concatenate(
             [
                 _without_leverage(
