@@ -271,6 +271,9 @@ def design(
 @click.option("--sample", type=click.IntRange(min=0), metavar="N",
               help="Random rows that the sketch carries; 20,000 by default. 0 keeps no row: the "
               "sketch then holds sums only.")  # fmt: skip
+@click.option("--position", type=click.IntRange(min=0), default=0, metavar="N",
+              help="Number of rows before DATA in all of the data. Sketches of parts that will be "
+              "added then choose their random rows independently.")  # fmt: skip
 @device_option
 @seed_option
 @cluster_options
@@ -288,6 +291,7 @@ def sketch(
     nan_policy: str,
     split_every: int | None,
     sample: int | None,
+    position: int,
     device: str | None,
     seed: int,
     input_arguments: dict[str, Any],
@@ -329,7 +333,7 @@ def sketch(
             )
         lazy = make_sketch(
             run.path(data), feature_map, nan_policy=nan_policy, split_every=split_every,
-            device=device, sample=sample, **input_arguments,
+            device=device, sample=sample, position=position, **input_arguments,
         )  # fmt: skip
         start = time.perf_counter()
         result = lazy.compute(progress=run.progress)

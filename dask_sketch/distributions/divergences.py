@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -34,7 +35,7 @@ from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.sketching.row_sample import DEFAULT_ROWS
 from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import require_integer, require_number
-from dask_sketch.validation.choices import rank_of
+from dask_sketch.validation.choices import rank_of, refuse_unused
 from dask_sketch.validation.tables import names_in, require_common_names
 from dask_sketch.validation.threads import one_blas_thread
 from dask_sketch.validation.warn import warn_user
@@ -44,6 +45,10 @@ Kind = Literal["kl", "js", "tv", "squared-hellinger", "renyi", "alpha"]
 KINDS = ("kl", "js", "tv", "squared-hellinger", "renyi", "alpha")
 SYMMETRIC = ("js", "tv", "squared-hellinger")
 _N_DRAWS, _MAX_PAIRS = 100_000, 500_000
+_N_SHARED_DRAWS = 2000  # draws of each mixture of a matrix
+_N_NEIGHBORS = 5
+_OF_ROWS = "has no effect between mixtures: they have densities"
+_OF_MIXTURES = "has no effect between rows: they are counted, and nothing is drawn from them"
 _SMALL = 0.3  # error of the simulation, relative to that of the parameters, that does not matter
 _COORDINATES = 2**23  # of the draws of a mixture in memory
 _N_SCORED = 10_000  # pairs of draws from which the noise of the parameters is estimated
@@ -199,11 +204,11 @@ def divergence(
     second: Any,
     kind: Kind = "kl",
     *,
-    alpha: float = 0.5,
+    alpha: float | None = None,
     n_samples: tuple[float, float] | None = None,
     n_draws: int | None = None,
-    n_neighbors: int = 5,
-    n_rows: int = DEFAULT_ROWS,
+    n_neighbors: int | None = None,
+    n_rows: int | None = None,
     level: float = 0.05,
     seed: int = 0,
 ) -> Divergence:
@@ -217,7 +222,7 @@ def divergence(
 
     Between rows, distances to nearest neighbours replace the densities. They need no model, but
     have a bias that decreases slowly, about like ``n**(-1 / n_features)``, and more slowly where
-    the second distribution has lighter tails, of which a warning tells for ``"kl"``. Lazy rows are
+    the second distribution has lighter tails; for ``"kl"`` a warning says so. Lazy rows are
     replaced by a random sample of ``n_rows``, drawn in one pass over each side, and the error is
     the error of this sample.
 
@@ -241,8 +246,8 @@ def divergence(
         - ``"alpha"``: ``(1 - c) / (alpha (1 - alpha))``. With ``alpha = 1 / 2`` it is four times
           the squared Hellinger distance.
     alpha
-        Order of ``"renyi"`` and ``"alpha"``, above 0. It is not 1, where the limit is ``"kl"``.
-        Integrals of orders above 1 may be infinite.
+        Order of ``"renyi"`` and ``"alpha"``, above 0 and 0.5 by default. It is not 1, where the
+        limit is ``"kl"``. Integrals of orders above 1 may be infinite. Other kinds have no order.
     n_samples
         Numbers of independent samples that ``first`` and ``second`` were fitted to, ``>= 1``, for
         mixtures without standard errors: their parameters then have the errors of maximum
@@ -253,9 +258,11 @@ def divergence(
         Number of draws from both mixtures together, ``>= 100``. By default 100,000, and up to a
         million where the parameters are known so well that the error of the simulation matters.
     n_neighbors
-        Rank of the neighbour whose distance is used, ``>= 1``: 1 for the nearest one.
+        Rank of the neighbour whose distance is used between rows, ``>= 1``: 1 for the nearest one,
+        5 by default.
     n_rows
-        Maximum number of random rows of each lazy side, ``>= 1``; all rows in memory are used.
+        Maximum number of random rows of each lazy side, ``>= 1``, 20,000 by default; all rows in
+        memory are used.
     level
         Probability that the interval misses the divergence, in (0, 1).
     seed
@@ -269,8 +276,8 @@ def divergence(
     Raises
     ------
     InputError
-        If an argument is out of range, the numbers or names of the features differ, or rows are
-        repeated.
+        If an argument is out of range or has no effect, the numbers or names of the features
+        differ, or rows are repeated.
 
     Warns
     -----
@@ -308,6 +315,7 @@ def divergence(
     level = require_number("level", level, 0.0, 1.0, strict=True)
     seed = require_integer("seed", seed, 0)
     if isinstance(first, GaussianMixture) and isinstance(second, GaussianMixture):
+        refuse_unused(_OF_ROWS, n_neighbors=n_neighbors, n_rows=n_rows)
         n_pairs = require_integer("n_draws", _N_DRAWS if n_draws is None else n_draws, 100) // 2
         _require_same_features({"first": first, "second": second})
         sizes = sample_sizes(n_samples, (first, second))
@@ -317,19 +325,19 @@ def divergence(
             if more > n_pairs:
                 result = _simulated(first, second, kind, alpha, more, sizes, level, seed)
         return result
-    if n_samples is not None:
-        raise InputError(f"n_samples={n_samples!r}: only mixtures need it; rows are counted.")
+    refuse_unused(_OF_MIXTURES, n_samples=n_samples, n_draws=n_draws)
     x, y = _rows_of({"first": first, "second": second}, n_rows, seed)
+    n_neighbors = _N_NEIGHBORS if n_neighbors is None else n_neighbors
     estimate = neighbor_divergence(x, y, kind, alpha, n_neighbors, seed)
     return _from_rows(estimate, kind, alpha, level)
 
 
-def _rows_of(arguments: dict[str, Any], n_rows: int, seed: int) -> list[Array]:
+def _rows_of(arguments: dict[str, Any], n_rows: int | None, seed: int) -> list[Array]:
     """Rows of arguments by their names, which have features of one name.
 
     Samples of lazy ones are drawn with different seeds.
     """
-    n_rows = require_integer("n_rows", n_rows, 1)
+    n_rows = require_integer("n_rows", DEFAULT_ROWS if n_rows is None else n_rows, 1)
     seeds = np.random.SeedSequence(seed).generate_state(len(arguments))
     opened = {name: opened_rows(source) for name, source in arguments.items()}
     require_common_names(
@@ -351,7 +359,7 @@ def _pairs_needed(estimate: Divergence, n_pairs: int, n_features: int) -> int:
     return int(min(max_pairs, n_pairs * (simulation / (_SMALL * parameters)) ** 2))
 
 
-def checked_kind(kind: str, alpha: float) -> float:
+def checked_kind(kind: str, alpha: float | None) -> float:
     """Validate the kind of a divergence, and the order of a kind that has one.
 
     Parameters
@@ -367,11 +375,13 @@ def checked_kind(kind: str, alpha: float) -> float:
     Raises
     ------
     InputError
-        If the kind is not known, or the order out of range.
+        If the kind is not known, the order is out of range, or the kind has none.
     """
     if kind not in KINDS:
         raise InputError(f"kind={kind!r}: choose one of {', '.join(KINDS)}.")
     if kind not in ("renyi", "alpha"):
+        refuse_unused(f"has no effect on kind={kind!r}", alpha=alpha)
+    if alpha is None:
         return 0.5
     alpha = require_number("alpha", alpha, 0.0, math.inf, strict=True)
     if alpha == 1.0:
@@ -615,10 +625,10 @@ def divergence_matrix(
     distributions: Sequence[Any],
     kind: Kind = "js",
     *,
-    alpha: float = 0.5,
-    n_draws: int = 2000,
-    n_neighbors: int = 5,
-    n_rows: int = DEFAULT_ROWS,
+    alpha: float | None = None,
+    n_draws: int | None = None,
+    n_neighbors: int | None = None,
+    n_rows: int | None = None,
     seed: int = 0,
 ) -> Array:
     """Estimate the divergences of every two of many mixtures, or of many sets of rows.
@@ -632,7 +642,7 @@ def divergence_matrix(
     kind, alpha, n_neighbors, n_rows
         Arguments of :func:`divergence`.
     n_draws
-        Number of draws from each mixture, ``>= 100``.
+        Number of draws from each mixture, ``>= 100``, 2,000 by default.
     seed
         Seed of the draws, or of the choice and order of rows, ``>= 0``.
 
@@ -658,14 +668,13 @@ def divergence_matrix(
     """
     alpha = checked_kind(kind, alpha)
     seed = require_integer("seed", seed, 0)
-    n_draws = require_integer("n_draws", n_draws, 100)
     listed = list(distributions)
     if len(listed) < 2:
         raise InputError(f"distributions has {len(listed)} elements: give two or more.")
-    mixtures = [
-        distribution for distribution in listed if isinstance(distribution, GaussianMixture)
-    ]
+    mixtures = [each for each in listed if isinstance(each, GaussianMixture)]
     if len(mixtures) == len(listed):
+        refuse_unused(_OF_ROWS, n_neighbors=n_neighbors, n_rows=n_rows)
+        n_draws = require_integer("n_draws", _N_SHARED_DRAWS if n_draws is None else n_draws, 100)
         with one_blas_thread():
             return _matrix_of_mixtures(mixtures, kind, alpha, n_draws, seed)
     if mixtures:
@@ -673,6 +682,8 @@ def divergence_matrix(
             f"distributions has {len(mixtures)} mixtures and {len(listed) - len(mixtures)} others: "
             "give mixtures only, or rows only."
         )
+    refuse_unused(_OF_MIXTURES, n_draws=n_draws)
+    n_neighbors = _N_NEIGHBORS if n_neighbors is None else n_neighbors
     rows = _rows_of(
         {f"distributions[{k}]": distribution for k, distribution in enumerate(listed)}, n_rows, seed
     )
@@ -692,18 +703,18 @@ def _matrix_of_mixtures(
 ) -> Array:
     _require_same_features({f"distributions[{k}]": one for k, one in enumerate(mixtures)})
     densities = [mixture.density() for mixture in mixtures]
-    # log-density of mixture j at the draws of mixture i, in entry (i, j)
-    logs = np.empty((len(mixtures), len(mixtures), n_draws))
-    for i, mixture in enumerate(mixtures):
-        x = mixture.sample(n_draws, seed=seed)
-        for j, density in enumerate(densities):
-            logs[i, j] = density.log_total(x)
+    draws = [mixture.sample(n_draws, seed=seed) for mixture in mixtures]
+    own = [density.log_total(x) for density, x in zip(densities, draws, strict=True)]
     out = np.zeros((len(mixtures), len(mixtures)))
-    for i in range(len(mixtures)):
-        for j in range(len(mixtures)):
-            if i == j or (j < i and kind in SYMMETRIC):
-                continue
-            ratio = np.stack([logs[k, i] - logs[k, j] for k in (i, j)])
-            value = float(integrand(kind, ratio, alpha).values.mean())
-            out[i, j] = _renyi(value, alpha) if kind == "renyi" else value
+    for i, j in itertools.combinations(range(len(mixtures)), 2):
+        ratios = [own[i] - densities[j].log_total(draws[i])]
+        ratios.append(densities[i].log_total(draws[j]) - own[j])
+        out[i, j] = _mean_of(kind, np.stack(ratios), alpha)
+        if kind not in SYMMETRIC:
+            out[j, i] = _mean_of(kind, -np.stack(ratios[::-1]), alpha)
     return out + np.triu(out).T if kind in SYMMETRIC else out
+
+
+def _mean_of(kind: str, log_ratio: Array, alpha: float) -> float:
+    value = float(integrand(kind, log_ratio, alpha).values.mean())
+    return _renyi(value, alpha) if kind == "renyi" else value

@@ -401,8 +401,8 @@ def mean_map_kernel(
     bandwidth
         Bandwidth of the kernel ``exp(-|x - y|**2 / (2 bandwidth**2))`` of two models, above 0.
     unbiased
-        Whether to leave out the pairs of a sample with itself, on the diagonal of a group with
-        itself.
+        Whether to leave out the pairs of a sample with itself, on the diagonal of the matrix of a
+        group with itself; for a group alone.
 
     Returns
     -------
@@ -435,6 +435,12 @@ def mean_map_kernel(
     if bandwidth is not None and any(isinstance(s, (Sketch, SketchGroup)) for s in (first, second)):
         raise InputError(
             f"bandwidth={bandwidth!r}: sketches have the kernel of their feature map. Leave it out."
+        )
+    if unbiased and not (isinstance(first, SketchGroup) and second is None):
+        raise InputError(
+            "unbiased=True: only a group with itself has pairs of a sample with itself. Leave it "
+            "out, or leave out second.",
+            parameter="unbiased",
         )
     if isinstance(first, SketchGroup) and (second is None or isinstance(second, SketchGroup)):
         return _matrix(first, second, unbiased)
@@ -481,8 +487,8 @@ def _names(source: Any) -> tuple[str, ...] | None:
 def _matrix(first: SketchGroup, second: SketchGroup | None, unbiased: bool) -> xr.DataArray:
     other = first if second is None else second
     first.feature_map.require_same(other.feature_map)
-    refuse_missing("first", first)
-    refuse_missing("second", other)
+    if unbiased:
+        refuse_missing("first", first)
     m = first.feature_map.n_frequencies
     n_bytes = 8 * (len(first) * len(other) + 2 * m * (len(first) + len(other)))
     if n_bytes > psutil.virtual_memory().available // 2:
@@ -495,12 +501,6 @@ def _matrix(first: SketchGroup, second: SketchGroup | None, unbiased: bool) -> x
         vectors = group_vectors(first)
         values = vectors @ (vectors if second is None else group_vectors(second)).T
     if unbiased:
-        if second is not None:
-            raise InputError(
-                "unbiased=True with second: only a group with itself has pairs of a sample with "
-                "itself. Leave one of them out.",
-                parameter="unbiased",
-            )
         squares = np.diag(values)
         diagonal = float(np.mean(feature_weights(first.feature_map) ** 2))
         with np.errstate(divide="ignore", invalid="ignore"):  # one sample has no pairs

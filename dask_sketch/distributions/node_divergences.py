@@ -40,7 +40,7 @@ def node_divergence(
     n_samples: tuple[Any, Any],
     kind: Kind = "js",
     *,
-    alpha: float = 0.5,
+    alpha: float | None = None,
     level: float = 0.05,
 ) -> Divergence:
     """Estimate a divergence of two distributions from sums of kernels at nodes, with its error.

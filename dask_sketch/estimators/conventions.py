@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from importlib.metadata import version
 from typing import Any, TypeVar, cast
 
+import dask.array as da
 import numpy as np
 from dask.base import is_dask_collection
 from numpy.typing import ArrayLike, NDArray
@@ -17,6 +18,7 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import validate_data
 
 from dask_sketch.errors import InputError
+from dask_sketch.sources.open import open_samples
 from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import package_of, require_unmasked
 from dask_sketch.validation.device import on_device
@@ -59,6 +61,12 @@ def is_lazy(x: Any) -> bool:
         return True
     outside = is_dask_collection(x) or isinstance(x, (str, os.PathLike, Samples)) or on_device(x)
     return outside or package_of(x) in ("xarray", "zarr")
+
+
+def open_lazy(x: Any, columns: Sequence[str] | None, weights: Any = None) -> Samples:
+    """Open lazy samples: the chosen columns of tables, while arrays hold the features alone."""
+    chosen = None if isinstance(x, (da.Array, Samples)) else columns
+    return open_samples(x, weights=weights, columns=chosen)
 
 
 def require_table(x: Any, name: str) -> None:

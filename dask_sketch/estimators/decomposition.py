@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,14 +19,15 @@ from dask_sketch.estimators.conventions import (
     LazyOutput,
     VersionedPickle,
     is_lazy,
+    open_lazy,
     restores_on_error,
     validate_rows,
     validate_weights,
 )
 from dask_sketch.graph.apply import apply
+from dask_sketch.graph.compute import compute_plain
 from dask_sketch.graph.moments import in_larger_chunks, second_moments
-from dask_sketch.models.model import weighted_mean
-from dask_sketch.models.principal_components import AffineMap
+from dask_sketch.models.principal_components import AffineMap, ComponentDensity
 from dask_sketch.sketching.arguments import require_nan_policy
 from dask_sketch.sketching.moment_grid import MAX_FEATURES, default_n_columns, moment_bytes
 from dask_sketch.sketching.second_moments import SecondMoments
@@ -289,9 +289,7 @@ class SketchPCA(
         names = names_of(getattr(self, "feature_names_in_", []))
         mapping = AffineMap(self.mean_, matrix, np.zeros(matrix.shape[1]), names)
         if is_lazy(X):
-            if self.columns is not None and hasattr(X, "columns"):
-                X = open_samples(X, columns=self.columns)
-            return apply(mapping, "transform", X)
+            return apply(mapping, "transform", open_lazy(X, self.columns))
         return mapping.transform(validate_rows(self, X, remedy=_REMEDY))
 
     def inverse_transform(self, X: Any) -> Any:
@@ -335,20 +333,50 @@ class SketchPCA(
         Parameters
         ----------
         X
-            Samples in memory, shape (n_samples, n_features).
+            Samples, in memory or lazy.
 
         Returns
         -------
         values
-            Shape (n_samples,).
+            Shape (n_samples,); lazy if ``X`` is.
 
         Raises
         ------
         InputError
             If there is no density, because the data does not vary in some direction.
         """
+        density = self._density()
+        if is_lazy(X):
+            return apply(density, "logpdf", open_lazy(X, self.columns))
+        return density.logpdf(validate_rows(self, X, remedy=_REMEDY))
+
+    def score(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> float:
+        """Mean log-likelihood of the samples, in nats, as for scikit-learn's ``PCA``.
+
+        Parameters
+        ----------
+        X
+            Samples, in memory or lazy.
+        y
+            Ignored.
+        sample_weight
+            Non-negative weight of each sample in the mean; for lazy input also lazy, or the name of
+            a column.
+
+        Returns
+        -------
+        score
+            Weighted mean; for lazy samples, computed immediately.
+        """
+        density = self._density()
+        if is_lazy(X):
+            lazy = apply(density, "score", open_lazy(X, self.columns, sample_weight))
+            return float(compute_plain(lazy)[0])
+        require_same_index(sample_weight, X, "sample_weight")
+        return density.score(validate_rows(self, X, remedy=_REMEDY), sample_weight)
+
+    def _density(self) -> ComponentDensity:
         check_is_fitted(self)
-        rows = validate_rows(self, X, remedy=_REMEDY) - self.mean_
         d, k = self.n_features_in_, self.n_components_
         values = np.maximum(self.explained_variance_, self.noise_variance_)
         smallest = float(min(values.min(), self.noise_variance_ if k < d else np.inf))
@@ -359,31 +387,5 @@ class SketchPCA(
                 "Leave out features that are constant or repeat others, fit more samples, or "
                 "scale tiny values up."
             )
-        scores = rows @ self.components_.T
-        squares = (scores**2 / values).sum(axis=1)
-        logarithm = np.log(values).sum()
-        if k < d:
-            others = np.maximum((rows**2).sum(axis=1) - (scores**2).sum(axis=1), 0.0)
-            squares += others / self.noise_variance_
-            logarithm += (d - k) * math.log(self.noise_variance_)
-        return -0.5 * (squares + logarithm + d * math.log(2.0 * math.pi))
-
-    def score(self, X: Any, y: Any = None, sample_weight: ArrayLike | None = None) -> float:
-        """Mean log-likelihood of samples in memory, in nats, as for scikit-learn's ``PCA``.
-
-        Parameters
-        ----------
-        X
-            Samples in memory, shape (n_samples, n_features).
-        y
-            Ignored.
-        sample_weight
-            Non-negative weight of each sample in the mean.
-
-        Returns
-        -------
-        score
-            Weighted mean.
-        """
-        require_same_index(sample_weight, X, "sample_weight")
-        return float(weighted_mean(self.score_samples(X), sample_weight))
+        names = names_of(getattr(self, "feature_names_in_", []))
+        return ComponentDensity(self.mean_, self.components_, values, self.noise_variance_, names)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import dask.array as da
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import (
@@ -27,6 +26,7 @@ from dask_sketch.estimators.conventions import (
     LazyOutput,
     VersionedPickle,
     is_lazy,
+    open_lazy,
     restores_on_error,
     validate_rows,
     validate_weights,
@@ -213,9 +213,7 @@ class SketchEstimator(VersionedPickle, BaseEstimator, ABC):
         """Validate the input of a method that needs the fitted model."""
         check_is_fitted(self)
         if is_lazy(x):
-            if self.columns is None or isinstance(x, (da.Array, Samples)):
-                return x
-            return open_samples(x, columns=self.columns)
+            return x if self.columns is None else open_lazy(x, self.columns)
         if self._predicts_missing and self.nan_policy == "available":
             return validate_rows(self, x, finite="allow-nan", remedy="set them to NaN")
         remedy = "leave out such rows, or fill them"
@@ -227,8 +225,7 @@ class SketchEstimator(VersionedPickle, BaseEstimator, ABC):
         """Validate samples to be scored and their weights; those of lazy samples are in them."""
         check_is_fitted(self)
         if is_lazy(x):
-            columns = None if isinstance(x, da.Array) else self.columns
-            return open_samples(x, weights=sample_weight, columns=columns), None
+            return open_lazy(x, self.columns, sample_weight), None
         require_same_index(sample_weight, x, "sample_weight")
         return self._validated_input(x), sample_weight
 

@@ -586,6 +586,7 @@ def resources(client: Client | None) -> tuple[int, int]:
         threads = sum(w["nthreads"] for w in workers)
         if limits:
             return int(fraction * min(limits)), threads
-        if workers:
-            return int(fraction * psutil.virtual_memory().total), threads
+        if workers:  # without limits: those of this machine, in the lack of better knowledge
+            memory = psutil.virtual_memory().total / max(w["nthreads"] for w in workers)
+            return int(fraction * memory), threads
     return free_memory() // CPU_COUNT, CPU_COUNT

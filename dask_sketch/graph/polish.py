@@ -70,7 +70,8 @@ def polish(
         Samples, shape (n_samples, n_features), in any form that :func:`open_samples` takes.
     passes
         Number of passes over the samples, or ``"until converged"``: until a pass gains less than
-        ``tolerance``, at most 100.
+        ``tolerance``, at most 100. The first pass of centroids reads the samples twice if the
+        clusters are far narrower than the data.
     weights
         Non-negative weight of each sample; an array-like or a name, see :func:`open_samples`.
     variance_floor

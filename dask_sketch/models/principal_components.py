@@ -13,7 +13,7 @@ from dask_sketch.display.html import card
 from dask_sketch.display.text import describe, one_line
 from dask_sketch.errors import InputError
 from dask_sketch.models.artifact import COMPONENTS, VERSION, components_dataset
-from dask_sketch.models.model import finite
+from dask_sketch.models.model import finite, weighted_mean
 from dask_sketch.storage.artifact import Storable
 from dask_sketch.validation.arrays import FrozenDataclass, require_unmasked
 from dask_sketch.validation.device import on_host
@@ -72,6 +72,65 @@ class AffineMap(FrozenDataclass):
         if rows.ndim != 2 or rows.shape[1] != self.n_features:
             raise InputError(f"rows have shape={rows.shape}: give (n, {self.n_features}).")
         return (rows - self.offset) @ self.matrix + self.shift
+
+
+@dataclass(frozen=True, eq=False)
+class ComponentDensity(FrozenDataclass):
+    """Normal density whose variance is equal in all directions but those of the components.
+
+    Probabilistic principal component analysis (Tipping and Bishop 1999).
+
+    Attributes
+    ----------
+    mean
+        Mean, shape (n_features,).
+    components
+        Orthonormal directions, shape (n_components, n_features).
+    variances
+        Variance along each component, shape (n_components,), above 0.
+    noise_variance
+        Variance in all other directions, above 0 if there are any.
+    feature_names
+        Names of the features, or None.
+
+    Examples
+    --------
+    >>> density = ComponentDensity(np.zeros(2), np.eye(1, 2), np.ones(1), 1.0)
+    >>> density.logpdf(np.zeros((1, 2))).round(4)
+    array([-1.8379])
+    """
+
+    mean: Array
+    components: Array
+    variances: Array
+    noise_variance: float
+    feature_names: tuple[str, ...] | None = None
+
+    @property
+    def n_features(self) -> int:
+        """Number of features."""
+        return len(self.mean)
+
+    @property
+    def n_components(self) -> int:
+        """Number of components."""
+        return len(self.components)
+
+    def logpdf(self, x: NDArray[np.floating]) -> Array:
+        """Logarithm of the density, shape (n,), of rows in memory, shape (n, n_features)."""
+        rows = x - self.mean
+        scores = rows @ self.components.T
+        squares = (scores**2 / self.variances).sum(axis=1)
+        logarithm, n_others = np.log(self.variances).sum(), self.n_features - self.n_components
+        if n_others:
+            rest = np.maximum((rows**2).sum(axis=1) - (scores**2).sum(axis=1), 0.0)
+            squares += rest / self.noise_variance
+            logarithm += n_others * np.log(self.noise_variance)
+        return np.asarray(-0.5 * (squares + logarithm + self.n_features * np.log(2.0 * np.pi)))
+
+    def score(self, x: NDArray[np.floating], weights: Any = None) -> float:
+        """Mean of :meth:`logpdf`, with weights of the rows, shape (n,), or without."""
+        return weighted_mean(self.logpdf(x), weights, x)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

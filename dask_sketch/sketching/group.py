@@ -325,6 +325,14 @@ class SketchGroup(FrozenDataclass, Storable):
     def __getitem__(self, label: Any) -> Sketch:
         return self.sketch_of(label)
 
+    def keys(self) -> list[Any]:
+        """Labels, in their order."""
+        return list(self)
+
+    def values(self) -> Iterator[Sketch]:
+        """Sketches, one after the other."""
+        return (sketch for _, sketch in self.items())
+
     def items(self) -> Iterator[tuple[Any, Sketch]]:
         """Labels and their sketches, one after the other."""
         return ((label, self._sketch(row)) for row, label in enumerate(self))

@@ -170,7 +170,7 @@ def open_samples(
         given["columns"] = names
     if isinstance(x, Samples):
         _require_effect(given, "samples that are open already", ())
-        return x
+        return _with_categories(x, categories)
     _require_known_shapes({"x": x, "weights": weights, "groups": groups})
     # the chunks of frames are converted; other inputs hold codes
     if isinstance(x, (str, os.PathLike)):
@@ -186,6 +186,25 @@ def open_samples(
             parameter="x",
         )
     return _of_codes(opened, categories)
+
+
+def _with_categories(samples: Samples, categories: Any) -> Samples:
+    """Samples that are open already, which hold codes unless they were opened with categories."""
+    if categories is None or isinstance(categories, str):
+        return samples
+    if samples.categories is None:
+        return _of_codes(samples, categories)
+    stated = None
+    if isinstance(categories, (Categories, Mapping)) and samples.n_features is not None:
+        stated = stated_categories(categories, samples.n_features, samples.feature_names)
+    if stated is None:
+        raise InputError(
+            f"categories={categories!r} has no effect on samples that are open already: give it to "
+            "open_samples with the data, or leave it out.",
+            parameter="categories",
+        )
+    samples.require_categories(stated, "this call")
+    return samples
 
 
 def _require_known_shapes(given: dict[str, Any]) -> None:

@@ -255,6 +255,8 @@ def write_rows(
         if name in group:
             array = group[name]
             assert isinstance(array, zarr.Array)
+            # without this, a chunk of one speaker that is numbered 0 would look like a missing one
+            array = array.with_config({"write_empty_chunks": True})
             array[shard.start : shard.stop] = values
 
 

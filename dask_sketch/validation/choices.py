@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any, Literal, get_args
 
+from dask_sketch.errors import InputError
+
 Distribution = Literal[
     "adapted-radius", "sparse-radius", "sparse-sums", "folded-gaussian", "gaussian",
     "gaussian-marginals", "gaussian-pairs", "clustering",
@@ -36,6 +38,30 @@ LOW_RANK = "low-rank"
 MAX_SOLVABLE = 4096
 """Largest number of parameters whose normal equations are solved, and of matrices in a sketch."""
 CovarianceTypes = Sequence[str | tuple[str, int]]
+
+
+def refuse_unused(reason: str, **arguments: Any) -> None:
+    """Refuse arguments that have no effect.
+
+    Parameters
+    ----------
+    reason
+        Text that follows the argument and its value, such as ``"has no effect between rows"``.
+    arguments
+        Arguments, which are None where they are not given.
+
+    Raises
+    ------
+    InputError
+        If an argument is not None.
+
+    Examples
+    --------
+    >>> refuse_unused("has no effect here", level=None)
+    """
+    for name, value in arguments.items():
+        if value is not None:
+            raise InputError(f"{name}={value!r} {reason}; leave it out.", parameter=name)
 
 
 def named_type(covariance_type: Any) -> Any:

@@ -193,6 +193,17 @@ def test_nan_policy(here: Path) -> None:
     assert planned[0] < planned[1]
 
 
+def test_parts_at_other_positions_choose_other_rows(here: Path) -> None:
+    zarr.save("rows.zarr", np.arange(2000.0)[:, None])
+    answer("design", "rows.zarr", "-k", 1, "-o", "map.json")
+    common = ("sketch", "rows.zarr", "--map", "map.json", "--sample", 100)
+    chosen = []
+    for position in (0, 2000):
+        answer(*common, "-o", f"{position}.zarr", "--position", position)
+        chosen.append(set(ds.open(f"{position}.zarr").sample.rows.ravel()))
+    assert len(chosen[0] & chosen[1]) < 20
+
+
 @pytest.mark.slow
 def test_nothing_is_replaced_unasked(data: str, here: Path) -> None:
     common = ("design", data, "-k", 2, "-o", "map.json")
@@ -268,7 +279,7 @@ def test_refused_by_the_plan(data: str, here: Path) -> None:
 @pytest.mark.parametrize("task", ["mixture", "clustering", "comparison"])
 def test_the_planned_map_has_the_size_of_the_designed_one(data: str, task: str) -> None:
     planned = answer("plan", data, "-k", 2, "--task", task)
-    answer("design", data, "-k", 2, "--task", task, "-o", f"{task}.json")
+    answer("design", data, "-k", 2, "--task", task, "-o", f"{task}.json", "--overwrite")
     assert planned["n_frequencies"] == ds.open(f"{task}.json").n_frequencies
 
 

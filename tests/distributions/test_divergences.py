@@ -1,5 +1,6 @@
 """Divergences: against quadrature and closed forms, with errors that are right."""
 
+import itertools
 from dataclasses import replace
 
 import dask.array as da
@@ -16,6 +17,7 @@ from dask_sketch.errors import InputError
 from dask_sketch.models import StandardErrors, random_mixture
 
 KINDS = ("kl", "js", "tv", "squared-hellinger", "renyi", "alpha")
+ORDERED = ("renyi", "alpha")
 P, Q = random_mixture(3, 2, seed=0), random_mixture(4, 2, seed=1)
 
 
@@ -42,14 +44,16 @@ def by_quadrature(p, q, kind, alpha, cell):
     return (1 - integral) / (alpha * (1 - alpha))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("alpha", [0.3, 1.5])
-@pytest.mark.few_cases(4)
+@pytest.mark.parametrize(
+    ("kind", "alpha"),
+    [(kind, None) for kind in KINDS] + list(itertools.product(ORDERED, (0.3, 1.5))),
+)
+@pytest.mark.few_cases(5)
 def test_simulation_agrees_with_quadrature(kind, alpha):
     axis = np.linspace(-10, 10, 300)
     points = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
     densities = [np.exp(mixture.logpdf(points)) for mixture in (P, Q)]
-    exact = by_quadrature(*densities, kind, alpha, (axis[1] - axis[0]) ** 2)
+    exact = by_quadrature(*densities, kind, alpha or 0.5, (axis[1] - axis[0]) ** 2)
     found = divergence(P, Q, kind, alpha=alpha, n_draws=20_000, seed=1)
     assert found.value == pytest.approx(exact, abs=4 * found.standard_error)
     assert found.standard_error < 0.05 * exact
@@ -263,6 +267,9 @@ def test_description():
     [
         ({"kind": "wasserstein"}, "kind='wasserstein'"),
         ({"kind": "renyi", "alpha": 1.0}, "alpha=1"),
+        ({"kind": "kl", "alpha": 0.5}, "alpha=0.5 has no effect on kind='kl'"),
+        ({"n_neighbors": 3}, "n_neighbors=3 has no effect between mixtures"),
+        ({"n_rows": 3}, "n_rows=3 has no effect between mixtures"),
         ({"kind": "alpha", "alpha": -1.0}, "alpha=-1.0"),
         ({"n_draws": 10}, "n_draws=10"),
         ({"level": 1.0}, "level=1.0"),
@@ -295,6 +302,9 @@ def test_bad_distributions():
     weighted = ds.open_samples(da.from_array(rows), weights=np.ones(10))
     with pytest.raises(InputError, match=r"first: .* has weights"):
         divergence(weighted, P.sample(10))
+    for call in (divergence, lambda *rows, **options: divergence_matrix(rows, **options)):
+        with pytest.raises(InputError, match="n_draws=500 has no effect between rows"):
+            call(P.sample(10), P.sample(10), n_draws=500)
     with pytest.raises(InputError, match=r"n_samples=\(9, 9\)"):
         divergence(P.sample(10), P.sample(10), n_samples=(9, 9))
     with pytest.raises(InputError, match="kind='tv'"):

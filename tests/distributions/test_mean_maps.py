@@ -66,7 +66,7 @@ def test_errors_of_weights_without_a_variance():
 
     pairs = [[drawn(rng) for _ in range(2)] for rng in map(np.random.default_rng, range(60))]
     found = [estimate_mmd(*pair) for pair in pairs]
-    assert np.mean([estimate.interval[0] > 0 for estimate in found]) <= 0.06
+    assert np.mean([estimate.interval[0] > 0 for estimate in found]) <= 0.1
     assert 0.4 < np.mean([estimate.squared < 0 for estimate in found]) < 0.8
 
 
@@ -250,6 +250,8 @@ def test_witness_of_some_columns():
         ),
         (lambda a: mean_map_kernel(P, random_mixture(1, 3), bandwidth=1.0), "2 features, second 3"),
         (lambda a: mean_map_kernel(a, [1.0]), "type list"),
+        (lambda a: mean_map_kernel(a, a, unbiased=True), "unbiased=True"),
+        (lambda a: mean_map_kernel(P, Q, bandwidth=1.0, unbiased=True), "unbiased=True"),
         (lambda a: witness(P, Q, [[0.0, 0.0]]), "GaussianMixture"),
         (lambda a: witness(a, P, [[0.0]]), "1 features"),
         (lambda a: witness(a, P, [[0.0]], columns=[2]), r"columns=\[2\]"),

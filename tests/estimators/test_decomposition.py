@@ -261,6 +261,23 @@ def test_data_without_a_density_has_no_scores(kind):
         found.score_samples(x)
 
 
+@pytest.mark.parametrize("k", [2, 6])
+def test_scores_of_lazy_samples(k, tmp_path, rng):
+    table = pd.DataFrame(X, columns=list("abcdef"))
+    weights = rng.uniform(0.0, 2.0, len(X))
+    found = SketchPCA(k, columns=list("abcdef")).fit(table)
+    scores = found.score_samples(lazy(X))
+    assert isinstance(scores, da.Array)
+    np.testing.assert_allclose(scores.compute(), found.score_samples(table), atol=1e-9)
+    table.assign(w=weights).to_parquet(tmp_path / "x.parquet")
+    stored = tmp_path / "x.parquet"
+    expected = found.score(table, sample_weight=weights)
+    assert found.score(stored, sample_weight="w") == pytest.approx(expected)
+    assert found.score(lazy(X)) == pytest.approx(found.score(table))
+    here = found.transform(table)
+    np.testing.assert_allclose(found.transform(stored).compute(), here, atol=1e-9)
+
+
 def test_weights_of_another_index_are_refused():
     frame, weights = pd.DataFrame(X), pd.Series(np.arange(1.0, len(X) + 1.0))
     fitted = SketchPCA(2).fit(frame, sample_weight=weights)

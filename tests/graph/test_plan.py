@@ -8,6 +8,7 @@ import dask.array as da
 import dask.bag as db
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
 import zarr
 from strategies import feature_map
@@ -235,6 +236,24 @@ def test_with_a_client(store, thread_client):
     plan = ds.plan(store, FM)
     assert plan.n_threads == 2
     assert plan.memory_available == int(0.8 * worker["memory_limit"] / 2)
+
+
+def test_with_workers_without_limits(store):
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(
+            n_workers=1,
+            threads_per_worker=4,
+            processes=False,
+            memory_limit=0,
+            dashboard_address=":0",
+        ) as cluster,
+        Client(cluster),
+    ):
+        plan = ds.plan(store, FM)
+    assert plan.n_threads == 4
+    assert plan.memory_available == int(0.8 * psutil.virtual_memory().total / 4)
 
 
 def test_with_a_client_that_has_too_little_memory(store):

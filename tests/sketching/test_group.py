@@ -234,7 +234,8 @@ def test_views_are_those_of_the_sketches(speakers):
     assert data.attrs["digest"] == fm.digest
     assert "n_groups=4" in repr(group)
     assert "speaker" in group._repr_html_()
-    assert SketchGroup.from_sketches(dict(group.items()), dim="speaker").identical(group)
+    for sketches in (dict(group), dict(zip(group.keys(), group.values(), strict=True))):
+        assert SketchGroup.from_sketches(sketches, dim="speaker").identical(group)
     empty = SketchGroup.from_sketches({1: Sketch.empty(fm)})
     assert np.isnan(empty.z).all()
     assert empty.effective_count == 0

@@ -267,3 +267,16 @@ def test_pipes_are_refused_at_once(name, prefix, tmp_path):
     with pytest.raises(InputError, match=rf"{name}.*pipe") as caught:
         ds.open_samples(f"{prefix}{tmp_path / name}")
     assert caught.value.parameter == "x"
+
+
+def test_categories_of_samples_that_are_open_already():
+    codes = ds.open_samples(np.array([[0.0, 1.0], [2.0, 0.0]]))
+    levels = {1: ["red", "blue"]}
+    opened = ds.open_samples(codes, categories=levels)
+    assert opened.categories.levels == (None, ("red", "blue"))
+    assert ds.open_samples(opened) is opened
+    assert ds.open_samples(opened, categories=levels).categories == opened.categories
+    with pytest.raises(InputError, match="opened with the categories"):
+        ds.open_samples(opened, categories={1: ["red", "green"]})
+    with pytest.raises(InputError, match=r"categories=\[1\] has no effect"):
+        ds.open_samples(opened, categories=[1])
