@@ -354,7 +354,7 @@ class PositiveNumbers(click.ParamType[Any]):
         except ValueError:
             numbers = ()
         if not numbers or not all(0 < number < float("inf") for number in numbers):
-            self.fail(f"{value!r} is no list of positive numbers, such as 0.5,1,2.", param, ctx)
+            self.fail(f"{value!r} is not a list of positive numbers, such as 0.5,1,2.", param, ctx)
         return numbers
 
 

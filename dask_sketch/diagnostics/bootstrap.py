@@ -73,7 +73,7 @@ class Bootstrap:
         factor = np.sqrt(self.n_units / (self.n_units - 1.0))
         return {name: factor * x.std(axis=0, ddof=1) for name, x in self.replicates.items()}
 
-    def interval(self, level: float = 0.95) -> dict[str, Array]:
+    def interval(self, confidence: float = 0.95) -> dict[str, Array]:
         """Confidence intervals of all parameters.
 
         They are Student's intervals with ``n - 1`` degrees of freedom for ``n`` units: on the logit
@@ -82,7 +82,7 @@ class Bootstrap:
 
         Parameters
         ----------
-        level
+        confidence
             Probability that an interval contains its parameter, in (0, 1).
 
         Returns
@@ -93,10 +93,10 @@ class Bootstrap:
         Raises
         ------
         InputError
-            If ``level`` is out of range.
+            If ``confidence`` is out of range.
         """
-        level = require_number("level", level, 0.0, 1.0, strict=True)
-        reach = float(stats.t.ppf(0.5 + 0.5 * level, self.n_units - 1))
+        confidence = require_number("confidence", confidence, 0.0, 1.0, strict=True)
+        reach = float(stats.t.ppf(0.5 + 0.5 * confidence, self.n_units - 1))
         out = {}
         for name, errors in self.stderr.items():
             value, error = getattr(self.model, name), reach * errors

@@ -73,7 +73,7 @@ def repair_kernel(kernel: ArrayLike, repair: Repair = "clip") -> Array:
     Returns
     -------
     kernel
-        Positive semidefinite matrix, shape (n, n).
+        Matrix, shape (n, n), positive semidefinite except with ``"none"``.
 
     Raises
     ------
@@ -222,7 +222,7 @@ class DistanceKernel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEsti
         Returns
         -------
         kernel
-            Positive semidefinite matrix, shape (n_train, n_train).
+            Matrix, shape (n_train, n_train), positive semidefinite except with ``repair="none"``.
         """
         return self._fit(X)
 

@@ -182,8 +182,11 @@ class Centroids(Model):
             return apply_lazily(self, "distances", x)
         out = [np.empty((0, self.n_components))]
         for block in self._blocks(x):
-            away = block[:, None, :] - self.centers
-            out.append(np.sqrt(np.einsum("nkd,nkd->nk", away, away)))
+            squares = np.empty((len(block), self.n_components))
+            for k, center in enumerate(self.centers):
+                away = block - center
+                squares[:, k] = np.einsum("ij,ij->i", away, away)
+            out.append(np.sqrt(squares))
         return np.concatenate(out)
 
     def inertia(self, x: Any, weights: Any = None) -> Any:

@@ -190,7 +190,7 @@ class GaussianMixture(Mixture):
         exponent = -1j * (self.means @ omega) - 0.5 * squares
         return np.asarray(self.weights @ np.exp(exponent))
 
-    def interval(self, level: float = 0.95) -> dict[str, Array]:
+    def interval(self, confidence: float = 0.95) -> dict[str, Array]:
         """Confidence intervals of all parameters, from their standard errors.
 
         They are valid for large samples of independent rows, and too short for ten thousand samples
@@ -199,7 +199,7 @@ class GaussianMixture(Mixture):
 
         Parameters
         ----------
-        level
+        confidence
             Probability that an interval contains its parameter, in (0, 1).
 
         Returns
@@ -213,7 +213,7 @@ class GaussianMixture(Mixture):
         Raises
         ------
         InputError
-            If the mixture has no standard errors, or ``level`` is out of range.
+            If the mixture has no standard errors, or ``confidence`` is out of range.
 
         Examples
         --------
@@ -227,9 +227,9 @@ class GaussianMixture(Mixture):
             raise InputError(
                 "this mixture has no standard errors: decode it with refine='efficient'."
             )
-        if not 0.0 < level < 1.0:
-            raise InputError(f"level={level!r}: give a probability between 0 and 1.")
-        reach = float(special.ndtri(0.5 + 0.5 * level))
+        if not 0.0 < confidence < 1.0:
+            raise InputError(f"confidence={confidence!r}: give a probability between 0 and 1.")
+        reach = float(special.ndtri(0.5 + 0.5 * confidence))
         out, values = {}, {name: getattr(self, name) for name in ("weights", "means")}
         values["covariances"] = self.covariances
         if self.stderr.noise_variances is not None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from dask_sketch.errors import InputError
 from dask_sketch.features.feature_map import FeatureMap
-from dask_sketch.validation.arrays import FrozenDataclass, require_integer, unit_rows
+from dask_sketch.validation.arrays import FrozenDataclass, unit_rows
 from dask_sketch.validation.compilation import cached_njit
 from dask_sketch.validation.device import from_device, on_host
 
@@ -128,7 +129,12 @@ def sample_size(
         return None
     if sample is None or sample is True:
         return default_size(n_features, wanted)
-    return require_integer("sample", sample, 1)
+    if isinstance(sample, bool) or not isinstance(sample, Integral) or sample < 0:
+        raise InputError(
+            f"sample={sample!r}: give a number of rows, True for the default, or 0 or False for "
+            "none."
+        )
+    return int(sample)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -58,12 +58,12 @@ def list_recordings(
         if not paths:
             raise InputError(
                 f"files={os.fspath(files)!r} holds no audio file: give a folder with audio files "
-                f"({', '.join(sorted(_SUFFIXES))}), a glob pattern or a list of paths"
+                f"({', '.join(sorted(_SUFFIXES))}), a glob pattern or a list of paths."
             )
     else:
         paths = [Path(path).absolute() for path in files]
         if not paths:
-            raise InputError("files is an empty list: give at least one audio file")
+            raise InputError("files is an empty list: give at least one audio file.")
     seen: set[Path] = set()
     for path in paths:
         if path in seen:
