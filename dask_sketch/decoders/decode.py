@@ -314,8 +314,8 @@ def decode(
     References
     ----------
     Keriven, Bourrier, Gribonval, Pérez (2018), Sketching for large-scale learning of mixture
-    models, Information and Inference 7(3). Sketch and shift: a robust decoder for compressive
-    clustering, under review.
+    models, Information and Inference 7(3). Belhadji, Gribonval (2024), Sketch and shift: a robust
+    decoder for compressive clustering, TMLR.
 
     Examples
     --------
