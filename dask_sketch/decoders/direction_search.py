@@ -115,7 +115,7 @@ def split(theta: Array) -> tuple[Array, Array]:
 
 
 @dataclass(frozen=True)
-class Candidates:
+class DirectionCandidates:
     """Fit to the sketch and mixture of maximum likelihood of one replicate.
 
     Attributes
@@ -195,7 +195,7 @@ def conclude_from_start(
 
 def fit_with_rows(
     problem: Problem, rng: np.random.Generator, report: Report, threads: Threads
-) -> Candidates:
+) -> DirectionCandidates:
     """Candidates of one replicate; a row of :data:`dask_sketch.decoders.methods.TABLE`."""
     sketch, k = problem.sketch, problem.required_size
     calibrated = calibrate(sketch)
@@ -220,11 +220,11 @@ def fit_with_rows(
     fit = None
     if k * problem.count_parameters() * problem.n_frequencies <= _MAX_DESCENT:
         fit = descend_best(target, [(best.weights, theta)], report)
-    return Candidates(fit, likeliest, best.log_likelihood, calibrated)
+    return DirectionCandidates(fit, likeliest, best.log_likelihood, calibrated)
 
 
 def conclude_with_rows(
-    problem: Problem, results: list[Candidates], threads: Threads, report: Report
+    problem: Problem, results: list[DirectionCandidates], threads: Threads, report: Report
 ) -> Solution:
     """The likelier of the fit to the sketch and of maximum likelihood, over all replicates.
 

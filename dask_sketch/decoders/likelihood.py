@@ -73,7 +73,7 @@ _WARNED_OPTIMISM = 0.2  # excess of the likelihood of the rows of a fit over oth
 
 
 @dataclass(frozen=True)
-class Candidates:
+class LikelihoodCandidates:
     """Result of one replicate.
 
     Attributes
@@ -116,7 +116,7 @@ class Candidates:
 
 def fit_replicate(
     problem: Problem, rng: np.random.Generator, report: Report, threads: Threads
-) -> Candidates:
+) -> LikelihoodCandidates:
     """Fits of one replicate; a row of :data:`dask_sketch.decoders.methods.TABLE`."""
     seed = int(rng.integers(2**31))
     calibrated = _rows_of(problem.sketch, seed)
@@ -134,13 +134,13 @@ def _fit_without_rows(
     rng: np.random.Generator,
     report: Report,
     threads: Threads,
-) -> Candidates:
+) -> LikelihoodCandidates:
     """Fit to the sketch, beside the mixture of the pilot, from which the rows are simulated."""
     sketch, k = problem.sketch, problem.required_size
     if k == 1 and _has_moments(problem):
         gaussian = np.ones(1), sketch.mean[None], sketch.variance[None]
         score = -0.5 * float((np.log(2.0 * np.pi * sketch.variance) + 1.0).sum())  # of all rows
-        return Candidates(None, gaussian, score, True, calibrated)
+        return LikelihoodCandidates(None, gaussian, score, True, calibrated)
     rows, masses = np.asarray(calibrated.rows, dtype=np.float64), calibrated.weights
     likeliest = pilot.weights, pilot.means, pilot.variances
     is_same_data = pilot_mixture(sketch) is not None
@@ -153,7 +153,7 @@ def _fit_without_rows(
     if is_same_data and fit is not None and problem.refine is None and len(fit.weights) == k:
         assert record is not None
         fit = keep_rare_components(problem.objective(threads), fit, start, record.n_rows)
-    return Candidates(fit, likeliest, score, True, calibrated)
+    return LikelihoodCandidates(fit, likeliest, score, True, calibrated)
 
 
 def _fit_with_rows(
@@ -164,7 +164,7 @@ def _fit_with_rows(
     rng: np.random.Generator,
     report: Report,
     threads: Threads,
-) -> Candidates:
+) -> LikelihoodCandidates:
     """Fits to the sketch and to its calibrated rows, of which each is a start of the other."""
     kind = "spherical" if problem.model == "isotropic" else problem.covariance_type
     starts = [] if pilot is None else [(pilot.weights, pilot.means, pilot.variances)]
@@ -173,7 +173,7 @@ def _fit_with_rows(
     likeliest = mixture_of(fitted)
     if prior > 0.0:  # a fit to the sketch of few rows has no prior
         score, converged = fitted.log_likelihood, fitted.converged
-        return Candidates(
+        return LikelihoodCandidates(
             None, likeliest, score, converged, calibrated, optimism=optimism, prior=prior
         )
     fit = _fit_to_sketch(problem, Start(*likeliest), rng, report, threads)
@@ -184,10 +184,10 @@ def _fit_with_rows(
         rows, masses = np.asarray(calibrated.rows, dtype=np.float64), calibrated.weights
         likeliest = pilot.weights, pilot.means, pilot.variances
         score = mean_log_likelihood(rows, masses, likeliest)
-        return Candidates(fit, likeliest, score, True, calibrated, of_pilot=True)
+        return LikelihoodCandidates(fit, likeliest, score, True, calibrated, of_pilot=True)
     factors = fitted.covariances if rank_of(kind) is not None else None
     score, converged = fitted.log_likelihood, fitted.converged
-    return Candidates(fit, likeliest, score, converged, calibrated, factors, optimism)
+    return LikelihoodCandidates(fit, likeliest, score, converged, calibrated, factors, optimism)
 
 
 def _likelier_near(
@@ -364,7 +364,7 @@ def mixture_of(fitted: FittedMixture) -> tuple[Array, Array, Array]:
 
 
 def conclude(
-    problem: Problem, results: list[Candidates], threads: Threads, report: Report
+    problem: Problem, results: list[LikelihoodCandidates], threads: Threads, report: Report
 ) -> Solution:
     """The likelier of the fit to the sketch and of maximum likelihood, over all replicates.
 
@@ -403,7 +403,7 @@ def conclude(
     return replace(nearest, score=score, gain=-gain if np.isfinite(gain) else None)
 
 
-def _gain_by_chance(problem: Problem, best: Candidates) -> float:
+def _gain_by_chance(problem: Problem, best: LikelihoodCandidates) -> float:
     """Gain of maximum likelihood that fitted noise explains, in nats."""
     calibrated = best.calibrated
     n_parameters = problem.required_size * problem.count_parameters() - 1
@@ -419,7 +419,7 @@ def _gain_by_chance(problem: Problem, best: Candidates) -> float:
     return float(by_chance / calibrated.effective_count)
 
 
-def _warn_of_few_rows(problem: Problem, best: Candidates) -> None:
+def _warn_of_few_rows(problem: Problem, best: LikelihoodCandidates) -> None:
     """Warn of a mixture that is much less likely for other rows than for its own."""
     if best.optimism is None or best.optimism < _WARNED_OPTIMISM:
         return
@@ -444,7 +444,7 @@ def _warn_of_cluster_map(problem: Problem) -> None:
         )
 
 
-def _warn_of_few_random_rows(problem: Problem, best: Candidates) -> None:
+def _warn_of_few_random_rows(problem: Problem, best: LikelihoodCandidates) -> None:
     """Warn of maximum likelihood on far fewer rows than the sketch is of.
 
     With ``p`` parameters and ``r`` rows it loses ``p / 2r`` nats a sample (Akaike 1974), and more
@@ -470,7 +470,7 @@ def _warn_of_few_random_rows(problem: Problem, best: Candidates) -> None:
         )
 
 
-def _warn_of_refinement(problem: Problem, best: Candidates, gain: float) -> None:
+def _warn_of_refinement(problem: Problem, best: LikelihoodCandidates, gain: float) -> None:
     warn_user(
         f"refine={problem.refine!r}: {_likeliest_on(problem, best)} is {gain:.2g} nats a sample "
         f"likelier than the refined fit, for the data is not a mixture of {problem.required_size} "
@@ -480,7 +480,11 @@ def _warn_of_refinement(problem: Problem, best: Candidates, gain: float) -> None
 
 
 def likeliest_solution(
-    problem: Problem, best: Candidates, threads: Threads, n_evaluations: int, gain: float | None
+    problem: Problem,
+    best: LikelihoodCandidates,
+    threads: Threads,
+    n_evaluations: int,
+    gain: float | None,
 ) -> Solution:
     """Solution of greatest likelihood.
 
@@ -519,7 +523,7 @@ def likeliest_solution(
     )
 
 
-def _likeliest_on(problem: Problem, best: Candidates) -> str:
+def _likeliest_on(problem: Problem, best: LikelihoodCandidates) -> str:
     """Maximum likelihood, with the rows that it is of."""
     has_rows = problem.sketch.sample is not None and not best.of_pilot
     if has_rows:

@@ -19,7 +19,7 @@ from dask_sketch.decoders.checks.misfit import WARNED_NATS, is_suspect, mean_log
 from dask_sketch.decoders.checks.unlike_pilot import pilot_is_such_a_mixture
 from dask_sketch.decoders.checks.unusual_rows import rows_remedy
 from dask_sketch.decoders.likelihood import (
-    Candidates,
+    LikelihoodCandidates,
     is_calibrated,
     likeliest_solution,
     mixture_of,
@@ -101,7 +101,7 @@ def likelier_on_simulated_rows(problem: Problem, solution: Solution, threads: Th
     enough = max(_MIN_GAIN, gain_by_chance(n_parameters) / calibrated.effective_count)
     if gain <= (_enough(calibrated, solution) if problem.has_matrices else enough):
         return solution
-    best = Candidates(
+    best = LikelihoodCandidates(
         None, mixture_of(fitted), score, fitted.converged, calibrated,
         fitted.covariances if solution.factors is not None else None,
     )  # fmt: skip

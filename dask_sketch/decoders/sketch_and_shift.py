@@ -168,7 +168,7 @@ def find_maxima(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidates(Solution):
+class CandidateCentroids(Solution):
     """Result of Algorithm 2: the heaviest of the candidates, in the units of the data.
 
     The weights and the cost come from the fit of all candidates: weights are neither fitted again
@@ -196,7 +196,7 @@ def sketch_and_shift(
     n_starts: int = 100,
     n_candidates: int | None = None,
     threads: Threads = SERIAL,
-) -> Candidates:
+) -> CandidateCentroids:
     """Collect local maxima of the residual's correlation, fit weights, keep the heaviest.
 
     Every candidate is the best of ``n_starts`` maxima from points sampled uniformly in the box; all
@@ -276,7 +276,7 @@ def sketch_and_shift(
         residual = target - weights @ rows
         report(float(residual @ residual))
     heaviest = np.argsort(-weights, kind="stable")[:n_components]
-    return Candidates(
+    return CandidateCentroids(
         weights=weights[heaviest],
         means=space.to_data_units(points[heaviest])[0],
         variances=None,

@@ -30,7 +30,7 @@ _MAX_LEGEND = 8  # lines that a legend names
 _MAX_POINTS = 5000  # of a scatter plot: more make a picture larger, not clearer
 
 
-class ScaleFit(Protocol):
+class ScaleFitLike(Protocol):
     """Moduli of pilot frequencies by radius, and the scale fitted to them."""
 
     @property
@@ -46,7 +46,7 @@ class ScaleFit(Protocol):
     def curve(self, radii: ArrayLike) -> Array: ...  # noqa: D102
 
 
-class FeatureMap(Protocol):
+class FeatureMapLike(Protocol):
     """Frequencies, and their radii in units of a component."""
 
     @property
@@ -55,11 +55,11 @@ class FeatureMap(Protocol):
     def scaled_radii(self) -> Array: ...  # noqa: D102
 
 
-class Sketch(Protocol):
+class SketchLike(Protocol):
     """Empirical characteristic function at the frequencies of a feature map."""
 
     @property
-    def feature_map(self) -> FeatureMap: ...  # noqa: D102
+    def feature_map(self) -> FeatureMapLike: ...  # noqa: D102
     @property
     def characteristic(self) -> NDArray[np.complex128]: ...  # noqa: D102
     @property
@@ -72,7 +72,7 @@ class CharacteristicFunction(Protocol):
     def characteristic(self, frequencies: ArrayLike) -> NDArray[np.complex128]: ...  # noqa: D102
 
 
-class Decoding(Protocol):
+class DecodingLike(Protocol):
     """Cost of a decoder after each iteration."""
 
     @property
@@ -83,7 +83,7 @@ class Decoding(Protocol):
     def steps(self) -> str: ...  # noqa: D102
 
 
-class ErrorRates(Protocol):
+class ErrorRatesLike(Protocol):
     """Misses and false alarms of a verifier at every threshold."""
 
     @property
@@ -94,7 +94,7 @@ class ErrorRates(Protocol):
     def equal_error_rate(self) -> float: ...  # noqa: D102
 
 
-def plot_scale_fit(fit: ScaleFit | None, ax: Axes | None = None) -> Axes:
+def plot_scale_fit(fit: ScaleFitLike | None, ax: Axes | None = None) -> Axes:
     """Pilot moduli by radius, and the fitted envelope (Keriven et al. 2018, Figure 2).
 
     Parameters
@@ -126,7 +126,7 @@ def plot_scale_fit(fit: ScaleFit | None, ax: Axes | None = None) -> Axes:
 
 
 def plot_modulus(
-    sketch: Sketch, model: CharacteristicFunction | None = None, ax: Axes | None = None
+    sketch: SketchLike, model: CharacteristicFunction | None = None, ax: Axes | None = None
 ) -> Axes:
     """Modulus of the characteristic function by radius of the frequency.
 
@@ -289,7 +289,7 @@ def _limits(centers: Array, deviations: Array, rows: Array | None) -> tuple[Arra
     return low, high
 
 
-def plot_trace(decoding: Decoding | None, ax: Axes | None = None) -> Axes:
+def plot_trace(decoding: DecodingLike | None, ax: Axes | None = None) -> Axes:
     """Cost of the decoder after each iteration, and the cost that noise alone explains.
 
     Parameters
@@ -486,7 +486,7 @@ _MIN_RATE, _MAX_RATE = 5e-4, 0.6
 _TICKS = np.array([0.001, 0.01, 0.05, 0.2, 0.5, 0.8, 0.95])
 
 
-def plot_det(rates: ErrorRates, ax: Axes | None = None, **line: Any) -> Axes:
+def plot_det(rates: ErrorRatesLike, ax: Axes | None = None, **line: Any) -> Axes:
     """Detection error trade-off: both error rates on normal-deviate axes, and the equal error rate.
 
     Scores with two normal distributions of equal variance give a straight line.
@@ -540,7 +540,7 @@ class FeatureMapPlots:
         Fit of the scale, if the scale was estimated.
     """
 
-    scale_fit_: ScaleFit | None
+    scale_fit_: ScaleFitLike | None
 
     def scale_fit(self, ax: Axes | None = None) -> Axes:
         """Plot the fit of the scale: :func:`~dask_sketch.display.plots.plot_scale_fit`."""
@@ -557,7 +557,7 @@ class SketchPlots:
         Sketch to plot.
     """
 
-    sketch: Sketch
+    sketch: SketchLike
 
     def moduli(self, model: CharacteristicFunction | None = None, ax: Axes | None = None) -> Axes:
         """Plot ``|z|`` by radius: :func:`~dask_sketch.display.plots.plot_modulus`."""
@@ -584,7 +584,7 @@ class ModelPlots:
     weights: Array
     means: Array
     covariances: Array | None
-    decoding: Decoding | None
+    decoding: DecodingLike | None
 
     def ellipses(
         self,
@@ -613,7 +613,7 @@ class RatesPlots:
         Error rates at every threshold.
     """
 
-    rates: ErrorRates
+    rates: ErrorRatesLike
 
     def det(self, ax: Axes | None = None, **line: Any) -> Axes:
         """Plot the DET curve: :func:`~dask_sketch.display.plots.plot_det`."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dask_sketch.distributions.anomalies import AnomalyScores, RankedRows
     from dask_sketch.distributions.comparison_report import write_comparison
-    from dask_sketch.distributions.control_variates import Estimate
+    from dask_sketch.distributions.control_variates import MeanEstimate
     from dask_sketch.distributions.density_features import (
         DensityFeatures,
         DensityNodes,
@@ -81,7 +81,7 @@ _HOME = {
     "DistributionRegressor": "learning.group_estimators",
     "Divergence": "divergences",
     "EmpiricalDistribution": "empirical_distribution",
-    "Estimate": "control_variates",
+    "MeanEstimate": "control_variates",
     "FeatureDifference": "testing.result",
     "HomogeneityTest": "testing.homogeneity",
     "IndependenceTest": "testing.independence",
@@ -134,12 +134,12 @@ __all__ = [
     "DistributionRegressor",
     "Divergence",
     "EmpiricalDistribution",
-    "Estimate",
     "FeatureDifference",
     "HomogeneityTest",
     "IndependenceTest",
     "MMDEstimate",
     "ManyTests",
+    "MeanEstimate",
     "NystroemKernel",
     "PatternSearch",
     "ProbitRegions",

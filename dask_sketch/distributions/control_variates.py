@@ -45,7 +45,7 @@ _POINTS = 256  # points at once
 _WIDTH = 64  # points of a block are padded to a multiple: rounding may depend on their number
 
 
-class Estimate(NamedTuple):
+class MeanEstimate(NamedTuple):
     """Estimates with their standard errors.
 
     Attributes
@@ -145,7 +145,7 @@ def weighted_rows(
     return WeightedRows(rows, np.full(len(rows), 1.0 / len(rows)), None)
 
 
-def exact_fractions(sketch: Sketch, features: Sequence[int]) -> Estimate | None:
+def exact_fractions(sketch: Sketch, features: Sequence[int]) -> MeanEstimate | None:
     """Compute the share of the rows with each level, or each pair of levels, from a sketch.
 
     The shares solve linear equations. Each frequency that uses no other features gives two of them,
@@ -190,7 +190,7 @@ def exact_fractions(sketch: Sketch, features: Sequence[int]) -> Estimate | None:
     deviation = math.sqrt(sketch.added_variance + rounding**2)
     error = deviation * np.linalg.norm(inverse[:, :-1], axis=1)
     fractions = np.clip(inverse @ right, 0.0, 1.0)
-    return Estimate(fractions.reshape(shape), error.reshape(shape))
+    return MeanEstimate(fractions.reshape(shape), error.reshape(shape))
 
 
 class FeatureRegression:
@@ -299,7 +299,7 @@ class FeatureRegression:
         weights = np.asarray(self.weighted.weights * factors)
         return 1.0 / (1.0 - np.minimum(leverage, _MAX_LEVERAGE)), weights
 
-    def estimate(self, values: Array) -> Estimate:
+    def estimate(self, values: Array) -> MeanEstimate:
         """Means of functions over all rows of the data.
 
         Parameters
@@ -317,7 +317,7 @@ class FeatureRegression:
         with one_blas_thread():
             means = weights @ values
             if self.weighted.is_exact:
-                return Estimate(means, np.zeros_like(means))
+                return MeanEstimate(means, np.zeros_like(means))
             centred = values - means
             moments = np.zeros((self._features.n_columns, values.shape[1]))
             for part, block in self._features.blocks():
@@ -340,7 +340,9 @@ class FeatureRegression:
             if self.model_error is not None:  # of mean squares
                 squares *= len(weights) * self.model_error**2
                 squares += (_SHARES * self.model_share * shift) ** 2
-        return Estimate(means - shift + correction, np.sqrt(squares) * _widening(squares, fourth))
+        return MeanEstimate(
+            means - shift + correction, np.sqrt(squares) * _widening(squares, fourth)
+        )
 
 
 def _widening(squares: Array, fourth: Array) -> Array:

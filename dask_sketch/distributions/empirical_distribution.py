@@ -20,9 +20,9 @@ from dask_sketch.distributions.anomalies import (
     rank_rows,
 )
 from dask_sketch.distributions.control_variates import (
-    Estimate,
     FeatureRegression,
     LocalMeans,
+    MeanEstimate,
     exact_fractions,
     weighted_rows,
 )
@@ -138,7 +138,7 @@ class EmpiricalDistribution:
     def _regression(self) -> FeatureRegression:
         return FeatureRegression(self._weighted, self.sketch, self._seed)
 
-    def expectation(self, function: Callable[[Array], ArrayLike]) -> Estimate:
+    def expectation(self, function: Callable[[Array], ArrayLike]) -> MeanEstimate:
         """Mean of a function over all rows.
 
         Parameters
@@ -174,9 +174,9 @@ class EmpiricalDistribution:
             )
         estimate = self._blockwise(values.reshape(len(rows), -1))
         shape = values.shape[1:]
-        return Estimate(*(array.reshape(shape) if shape else array[0] for array in estimate))
+        return MeanEstimate(*(array.reshape(shape) if shape else array[0] for array in estimate))
 
-    def covariance(self) -> Estimate:
+    def covariance(self) -> MeanEstimate:
         """Covariance matrix of the features.
 
         The variances are taken from the sketch, where they are exact, except in a private sketch.
@@ -202,7 +202,7 @@ class EmpiricalDistribution:
             estimate = self._regression.estimate((rows[:, j] - mean[j]) * (rows[:, k] - mean[k]))
             value[j, k] = value[k, j] = estimate.value
             error[j, k] = error[k, j] = np.hypot(estimate.standard_error, unseen[j, k])
-        return Estimate(value, error)
+        return MeanEstimate(value, error)
 
     def _errors_of_unseen_rows(self) -> Array:
         """Errors of covariances by rows beyond all random rows, shape (n_features, n_features).
@@ -225,7 +225,7 @@ class EmpiricalDistribution:
         products = np.outer(away, np.sqrt(sketch.variance)) / sketch.effective_count
         return np.asarray(np.hypot(products, products.T))
 
-    def box_counts(self, lower: ArrayLike, upper: ArrayLike) -> Estimate:
+    def box_counts(self, lower: ArrayLike, upper: ArrayLike) -> MeanEstimate:
         """Total weight of the rows in boxes: their number, if rows have no weights.
 
         Parameters
@@ -263,7 +263,7 @@ class EmpiricalDistribution:
             )
         estimate = self._fractions(*np.broadcast_arrays(low, high))
         if max(corner.ndim for corner in corners) < 2:
-            return Estimate(*(corner[0] for corner in estimate))
+            return MeanEstimate(*(corner[0] for corner in estimate))
         return estimate
 
     def histogram(
@@ -271,7 +271,7 @@ class EmpiricalDistribution:
         feature: int | str = 0,
         bins: int | Sequence[float] = 10,
         range: tuple[float, float] | None = None,
-    ) -> tuple[Estimate, NDArray[Any]]:
+    ) -> tuple[MeanEstimate, NDArray[Any]]:
         """Histogram of one feature, like ``numpy.histogram``.
 
         Counts of the levels of a categorical feature are exact, up to the rounding of the pass and
@@ -314,7 +314,7 @@ class EmpiricalDistribution:
         second: int | str,
         bins: int | tuple[Any, Any] = 10,
         range: tuple[Any, Any] | None = None,
-    ) -> tuple[Estimate, NDArray[Any], NDArray[Any]]:
+    ) -> tuple[MeanEstimate, NDArray[Any], NDArray[Any]]:
         """Histogram of two features, like ``numpy.histogram2d``; a table of two categorical ones.
 
         Parameters
@@ -375,10 +375,10 @@ class EmpiricalDistribution:
             lower = np.stack([np.repeat(low, shape[1]), np.tile(left, shape[0])], axis=1)
             upper = np.stack([np.repeat(high, shape[1]), np.tile(right, shape[0])], axis=1)
             counts = self._fractions(*self._boxes(features, lower, upper))
-            cells = Estimate(*(array.reshape(shape) for array in counts))
+            cells = MeanEstimate(*(array.reshape(shape) for array in counts))
         return cells, edges, others
 
-    def _exact(self, features: list[int]) -> Estimate | None:
+    def _exact(self, features: list[int]) -> MeanEstimate | None:
         """Counts of levels from the sums of the sketch alone; None if these do not determine them.
 
         The features are categorical, and their counts have no sampling error.
@@ -391,7 +391,7 @@ class EmpiricalDistribution:
         return (
             None
             if fractions is None
-            else Estimate(total * fractions.value, total * fractions.standard_error)
+            else MeanEstimate(total * fractions.value, total * fractions.standard_error)
         )
 
     def _intervals(
@@ -445,7 +445,7 @@ class EmpiricalDistribution:
 
     def kernel_density(
         self, x: Any, *, bandwidth: float | ArrayLike | None = None, **options: Any
-    ) -> Estimate:
+    ) -> MeanEstimate:
         """Kernel density of all rows at points, with a Gaussian kernel.
 
         Parameters
@@ -488,7 +488,7 @@ class EmpiricalDistribution:
         given: Sequence[int | str] | None = None,
         *,
         bandwidth: float | ArrayLike | None = None,
-    ) -> Estimate:
+    ) -> MeanEstimate:
         """Mean of a feature over the rows near points, by kernel regression.
 
         The rows are weighted by a Gaussian kernel in the features that are given (Nadaraya-Watson
@@ -538,7 +538,7 @@ class EmpiricalDistribution:
             self._regression, np.array(chosen), self._bandwidths(bandwidth, chosen), goal
         )
         estimates = means.regress(points)
-        return Estimate(estimates[:, 0], estimates[:, 1])
+        return MeanEstimate(estimates[:, 0], estimates[:, 1])
 
     def anomaly_scores(self, x: Any, **options: Any) -> AnomalyScores:
         """Compute anomaly scores of rows: squared lengths of their whitened features.
@@ -660,12 +660,12 @@ class EmpiricalDistribution:
             require_number("bandwidth", float(width), floor, math.inf, strict=True)
         return np.array(widths)
 
-    def _blockwise(self, values: Array) -> Estimate:
+    def _blockwise(self, values: Array) -> MeanEstimate:
         blocks = range(0, max(values.shape[1], 1), _FUNCTIONS)
         estimates = [self._regression.estimate(values[:, k : k + _FUNCTIONS]) for k in blocks]
-        return Estimate(*(np.concatenate(parts) for parts in zip(*estimates, strict=True)))
+        return MeanEstimate(*(np.concatenate(parts) for parts in zip(*estimates, strict=True)))
 
-    def _fractions(self, low: Array, high: Array) -> Estimate:
+    def _fractions(self, low: Array, high: Array) -> MeanEstimate:
         """Total weights in boxes."""
         rows, weights = self._weighted.rows, self._weighted.weights
         fractions = []
@@ -683,7 +683,7 @@ class EmpiricalDistribution:
         if not self._weighted.is_exact:
             error = np.hypot(error, float(weights @ weights))
         total = self.sketch.total_weight
-        return Estimate(total * np.clip(value, 0.0, 1.0), total * error)
+        return MeanEstimate(total * np.clip(value, 0.0, 1.0), total * error)
 
     def as_dict(self) -> dict[str, Any]:
         """Origin and number of the rows that represent the data, and sizes of the sketch."""
@@ -718,12 +718,12 @@ def _numbers(name: str, argument: Any, remedy: str) -> Array:
     raise InputError(f"{name}={shown}: {remedy}", parameter=name)
 
 
-def _pairs(model: Any, method: str, samples: Samples) -> Estimate:
+def _pairs(model: Any, method: str, samples: Samples) -> MeanEstimate:
     """Two values for each row, as two lazy collections, or two arrays if the rows are in memory."""
     # sent to each worker once
     pairs = apply_per_row(dask.delayed(model, pure=False, traverse=False), method, samples, width=2)
     if samples.is_bag:
-        return Estimate(pairs.pluck(0), pairs.pluck(1))
+        return MeanEstimate(pairs.pluck(0), pairs.pluck(1))
     if not samples.lazy:
         pairs = pairs.compute(scheduler="threads")
-    return Estimate(pairs[..., 0], pairs[..., 1])
+    return MeanEstimate(pairs[..., 0], pairs[..., 1])

@@ -18,8 +18,8 @@ from dask_sketch.display.text import describe
 from dask_sketch.errors import ArtifactError, InputError, MergeError
 from dask_sketch.features import specification
 from dask_sketch.features.frequencies import (
+    FrequencySampling,
     SampledFrequencies,
-    Sampling,
     sampled_frequencies,
     stored_frequencies,
 )
@@ -257,8 +257,8 @@ class FeatureMap:
         )
 
     @property
-    def _sampling(self) -> Sampling:
-        return Sampling(
+    def _sampling(self) -> FrequencySampling:
+        return FrequencySampling(
             spec=self.spec,
             distribution=self.distribution,
             variances=self.distribution_variances,

@@ -29,7 +29,7 @@ _MAX_HASHED = 2**30  # bytes of all of them: about a second
 
 
 @dataclass(frozen=True)
-class Sampling:
+class FrequencySampling:
     """Arguments of a draw of frequencies.
 
     Attributes
@@ -87,7 +87,7 @@ class SampledFrequencies:
         If a frequency exceeds the range of float32.
     """
 
-    def __init__(self, sampling: Sampling, cycles_per_unit: NDArray[np.floating]):
+    def __init__(self, sampling: FrequencySampling, cycles_per_unit: NDArray[np.floating]):
         self.spec = sampling.spec
         with np.errstate(over="ignore"):  # checked below
             cycles = np.asarray(cycles_per_unit, dtype=np.float32)
@@ -131,7 +131,7 @@ class _Cache:
         while len(self._entries) > self._size:
             self._entries.popitem(last=False)
 
-    def get(self, sampling: Sampling, digest: str | None = None) -> SampledFrequencies:
+    def get(self, sampling: FrequencySampling, digest: str | None = None) -> SampledFrequencies:
         """Sample frequencies, or return those of an earlier call.
 
         Parameters
@@ -166,7 +166,7 @@ class _Cache:
 _CACHE = _Cache(size=8)
 
 
-def _sample(sampling: Sampling) -> SampledFrequencies:
+def _sample(sampling: FrequencySampling) -> SampledFrequencies:
     if sampling.categories is not None:
         cycles = sample_mixed(
             sampling.distribution,
@@ -193,7 +193,7 @@ def _sample(sampling: Sampling) -> SampledFrequencies:
 
 
 def _with_other_signs(
-    sampling: Sampling, sampled: SampledFrequencies, digest: str
+    sampling: FrequencySampling, sampled: SampledFrequencies, digest: str
 ) -> SampledFrequencies:
     """Frequencies of a digest that differ from others by signs of zeros alone.
 
@@ -239,7 +239,9 @@ def _signs(
                 yield list(signs)
 
 
-def sampled_frequencies(sampling: Sampling, digest: str | None = None) -> SampledFrequencies:
+def sampled_frequencies(
+    sampling: FrequencySampling, digest: str | None = None
+) -> SampledFrequencies:
     """Sample the frequencies of a feature map, and compare them with its digest.
 
     Signs of zeros depend on the processor. Where the digest belongs to other signs, they are set.
@@ -268,7 +270,7 @@ def sampled_frequencies(sampling: Sampling, digest: str | None = None) -> Sample
 
 
 def stored_frequencies(
-    sampling: Sampling, frequencies: NDArray[np.float64], digest: str | None
+    sampling: FrequencySampling, frequencies: NDArray[np.float64], digest: str | None
 ) -> SampledFrequencies:
     """Take the frequencies of a feature map from a file.
 

@@ -34,7 +34,7 @@ class ConnectionLost(Exception):
     """The scheduler has forgotten the task, or was lost with it."""
 
 
-class Threads:
+class TaskThreads:
     """Threads of this process.
 
     Parameters

@@ -22,14 +22,14 @@ from dask_sketch.errors import ArtifactError, ChunkError, ClusterError, DeviceEr
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.graph.chunks import ChunkGraph, chunk_graphs
 from dask_sketch.graph.compute import WORKERS_DIED, active_client, start_pass
-from dask_sketch.graph.executors import Cluster, ConnectionLost, TaskLost, Threads
+from dask_sketch.graph.executors import Cluster, ConnectionLost, TaskLost, TaskThreads
 from dask_sketch.graph.moments import partition_moments
 from dask_sketch.graph.reduction import Reduction, reduce_blocks
 from dask_sketch.graph.sketch import sketch_reduction
 from dask_sketch.sketching.arguments import require_nan_policy
 from dask_sketch.sketching.missing import require_sparse
 from dask_sketch.sketching.moment_grid import MomentGrid
-from dask_sketch.sketching.row_sample import Sampling, sample_bytes
+from dask_sketch.sketching.row_sample import RowSampling, sample_bytes
 from dask_sketch.sketching.second_moments import SecondMoments
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.sources.bag import Block
@@ -49,7 +49,7 @@ def sketch_partitions(
     feature_map: FeatureMap | MomentGrid,
     *,
     nan_policy: str = "raise",
-    sampling: Sampling | None = None,
+    sampling: RowSampling | None = None,
     identities: Mapping[int, tuple[int, ...]] | None = None,
     attempts: int = 3,
     backoff: float = 1.0,
@@ -192,7 +192,7 @@ def stream(
     _require_standalone(samples)
     client = active_client()
     span = start_pass(samples, reduction, config.get("split-every"), client)
-    executor = Threads(reduction) if client is None else Cluster(client, reduction, span)
+    executor = TaskThreads(reduction) if client is None else Cluster(client, reduction, span)
     graphs = _graphs(samples, sorted(chosen), reduction, identities)
     running = _Stream(samples.label, len(chosen), graphs, executor, attempts, backoff)
     return running.results(_batch_length(samples, result_bytes), in_flight, progress)
@@ -341,7 +341,7 @@ class _Stream:
         label: str,
         n_chunks: int,
         graphs: Iterator[ChunkGraph],
-        executor: Threads | Cluster,
+        executor: TaskThreads | Cluster,
         attempts: int,
         backoff: float,
     ):

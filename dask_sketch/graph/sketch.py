@@ -34,7 +34,7 @@ from dask_sketch.sketching.partial import (
     partial_sketch,
     prepare,
 )
-from dask_sketch.sketching.row_sample import Sampling, sample_size, wanted_rows
+from dask_sketch.sketching.row_sample import RowSampling, sample_size, wanted_rows
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.sources.bag import same_columns
 from dask_sketch.sources.open import (
@@ -206,7 +206,7 @@ def _pass(
         sampling = None
         if size is not None:
             n, weighted = samples.n_samples, samples.is_weighted
-            sampling = Sampling.of(size, feature_map, n, weighted=weighted)
+            sampling = RowSampling.of(size, feature_map, n, weighted=weighted)
         reduction = sketch_reduction(
             samples, feature_map, nan_policy, device, sampling=sampling,
             positions=Positions.in_source(samples, position), allow_empty=allow_empty,
@@ -290,7 +290,7 @@ def sketch_reduction(
     nan_policy: str,
     device: str | None = None,
     *,
-    sampling: Sampling | None = None,
+    sampling: RowSampling | None = None,
     positions: Positions | None = None,
     allow_empty: bool = False,
 ) -> Reduction:
@@ -344,7 +344,7 @@ def _sample_chunk(
     number: tuple[int, ...],
     row: int,
     sketch: Callable[..., Sketch],
-    sampling: Sampling,
+    sampling: RowSampling,
     positions: Positions,
 ) -> Sketch:
     sums = sketch(rows, weights, label)

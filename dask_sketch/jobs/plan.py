@@ -24,7 +24,7 @@ from dask_sketch.jobs.ledger.partition_rows import sampling_of
 from dask_sketch.jobs.ledger.sums import Conventions, row_bytes
 from dask_sketch.jobs.open import components_wanted, largest_type, rows_per_partition
 from dask_sketch.sketching.moment_grid import MomentGrid
-from dask_sketch.sketching.row_sample import Sampling, sample_bytes
+from dask_sketch.sketching.row_sample import RowSampling, sample_bytes
 from dask_sketch.validation.choices import PCA
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ def plan_run(
 
 def _sampling(
     job: Job, sources: Sequence[OpenSource], conventions: Conventions, ledger: Ledger | None
-) -> Sampling | None:
+) -> RowSampling | None:
     """Choice of the random rows that the run keeps; checks of settings of second moments."""
     if isinstance(conventions, MomentGrid):
         _columns_of(job, conventions.n_features, conventions.n_columns)

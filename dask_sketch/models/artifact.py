@@ -21,7 +21,7 @@ NOISE = "noise_variances"  # of which there are standard errors alone
 
 
 @dataclass(frozen=True)
-class Layout:
+class ModelLayout:
     """Stored form of a model.
 
     Attributes
@@ -38,7 +38,7 @@ class Layout:
 
 # The texts are stored and covered by checksums: a change of them changes stored files.
 LAYOUTS = {
-    MIXTURE: Layout(
+    MIXTURE: ModelLayout(
         {
             "weights": "probability of each component; they sum to one",
             "means": "mean of each component, in the units of the data",
@@ -48,14 +48,14 @@ LAYOUTS = {
         "density = sum_k weights[k] * prod_l Normal(x[l]; means[k, l], variance "
         "covariances[k, l]). ",
     ),
-    CENTROIDS: Layout(
+    CENTROIDS: ModelLayout(
         {
             "weights": "share of the samples that each centroid stands for; they sum to one",
             "centers": "position of each centroid, in the units of the data",
         },
         "a sample belongs to the nearest centroid, by Euclidean distance. ",
     ),
-    VON_MISES_FISHER: Layout(
+    VON_MISES_FISHER: ModelLayout(
         {
             "weights": "probability of each component; they sum to one",
             "directions": "mean direction of each component, of length one",
@@ -64,7 +64,7 @@ LAYOUTS = {
         "a sample x is divided by its Euclidean length; the density on the sphere is proportional "
         "to sum_k weights[k] * c(concentrations[k]) * exp(concentrations[k] directions[k] . x). ",
     ),
-    ALPHA_STABLE: Layout(
+    ALPHA_STABLE: ModelLayout(
         {
             "weights": "probability of each component; they sum to one",
             "locations": "center of each component, in the units of the data",

@@ -17,7 +17,7 @@ from dask_sketch.features.kernels.fixed_point import (
 )
 from dask_sketch.features.kernels.incomplete import IncompleteKernel, split_incomplete
 from dask_sketch.features.kernels.prepared import PreparedKernel, kernel_for
-from dask_sketch.features.kernels.row_reader import RowReader, native_type
+from dask_sketch.features.kernels.row_reader import ChunkReader, native_type
 from dask_sketch.features.kernels.structured import BLOCK
 from dask_sketch.features.kernels.whitened_rows import RowWhitener
 from dask_sketch.sketching.missing import MissingWeights
@@ -253,7 +253,7 @@ class IncompleteRows:
     def __init__(self, feature_map: FeatureMap, sums: ExactSums, step: int):
         d, dtype = feature_map.n_features, feature_map.dtype
         self._kernel, self._sums, self._dtype = incomplete_kernel_of(feature_map), sums, dtype
-        self.reader = RowReader(
+        self.reader = ChunkReader(
             feature_map.center,
             moment_units(feature_map),
             sums.fraction,

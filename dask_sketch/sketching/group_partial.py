@@ -12,7 +12,7 @@ from dask_sketch.errors import ChunkError
 from dask_sketch.features.feature_map import FeatureMap, has_phases, moment_units
 from dask_sketch.features.kernels.grouped import (
     GroupSums,
-    IncompleteRows,
+    IncompleteGroupRows,
     RowError,
     SplitWeights,
     sum_groups,
@@ -165,7 +165,7 @@ def _summed(
             _refuse_weight(weights, some, feature_map, label)
         if some.any():
             kernel = incomplete_kernel_of(feature_map)
-            incomplete = IncompleteRows(kernel, np.where(some, codes, MISSING), gaps)
+            incomplete = IncompleteGroupRows(kernel, np.where(some, codes, MISSING), gaps)
     complete = np.where(bad, MISSING, codes)
     try:
         sums = sum_groups(x, prepared, complete, n_groups, split, incomplete)
@@ -195,7 +195,7 @@ def _refuse(
     row: int,
     feature_map: FeatureMap,
     label: str,
-    incomplete: IncompleteRows | None = None,
+    incomplete: IncompleteGroupRows | None = None,
 ) -> NoReturn:
     """Raise the error of the first row too far from the center, or of sums that overflow."""
     if row == OVERFLOW:

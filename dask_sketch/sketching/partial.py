@@ -13,7 +13,7 @@ from dask_sketch.errors import CapacityError, ChunkError, InputError
 from dask_sketch.features.feature_map import FeatureMap, has_phases, moment_units
 from dask_sketch.features.kernels.cuda import ChunkSums, HostFrequencies, prepare_device, sum_chunk
 from dask_sketch.features.kernels.row_loop import MAX_DISTANCE
-from dask_sketch.features.kernels.row_reader import RowReader, row_taker
+from dask_sketch.features.kernels.row_reader import ChunkReader, row_taker
 from dask_sketch.features.kernels.whitened_rows import RowWhitener
 from dask_sketch.sketching.accumulator import ExactSums, IncompleteRows, block_rows, kernel_of
 from dask_sketch.sketching.arguments import (
@@ -29,7 +29,7 @@ from dask_sketch.sketching.arguments import (
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.group_partial import sketch_groups
 from dask_sketch.sketching.missing import require_sparse
-from dask_sketch.sketching.row_sample import RowSampler, Sampling
+from dask_sketch.sketching.row_sample import RowSampler, RowSampling
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.device import from_device, on_device, on_host
@@ -224,7 +224,7 @@ def partial_sketch(
         return sketch
     size = require_integer("sample", sample, 1)
     start = require_position(position)
-    sampling = Sampling.of(size, feature_map, None, weighted=w is not None)
+    sampling = RowSampling.of(size, feature_map, None, weighted=w is not None)
     return add_sample(sketch, x, w, sampling, start=start)
 
 
@@ -232,7 +232,7 @@ def add_sample(
     sketch: Sketch,
     x: Any,
     weights: Any,
-    sampling: Sampling,
+    sampling: RowSampling,
     *,
     stream: tuple[int, ...] = (),
     start: int = 0,
@@ -267,7 +267,7 @@ def _sketch_on_host(
     sums = ExactSums(feature_map)
     step = block_rows(feature_map.n_features, feature_map.dtype)
     step = min(step if w is None else GATHERED * step, len(x) or 1)
-    reader = RowReader(
+    reader = ChunkReader(
         feature_map.center,
         moment_units(feature_map),
         sums.fraction,
@@ -301,7 +301,7 @@ def _sketch_on_host(
     return sketch
 
 
-def _complete_rows(feature_map: FeatureMap, sums: ExactSums, reader: RowReader) -> Sketch:
+def _complete_rows(feature_map: FeatureMap, sums: ExactSums, reader: ChunkReader) -> Sketch:
     return Sketch(
         feature_map=feature_map,
         moment_quanta=sums.quanta(),

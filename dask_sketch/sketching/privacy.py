@@ -327,7 +327,7 @@ class Noise:
         return math.ldexp(self.scale, -self.digits)
 
 
-class Calibration(NamedTuple):
+class NoiseCalibration(NamedTuple):
     """Scales of the noise for a guarantee.
 
     Attributes
@@ -348,7 +348,7 @@ class Calibration(NamedTuple):
 
 def calibrated(
     epsilon: float, delta: float, n_frequencies: int, max_weight: float, n_pairs: int = 0
-) -> Calibration:
+) -> NoiseCalibration:
     """Scales of the noise for a guarantee.
 
     Parameters
@@ -411,4 +411,4 @@ def calibrated(
         Noise(math.ceil(math.ldexp(scale, bits)), bits)
         for scale, bits in zip(exact[:3], digits, strict=True)
     )
-    return Calibration(sums, weight, pairs, exact[3])
+    return NoiseCalibration(sums, weight, pairs, exact[3])

@@ -28,8 +28,8 @@ from dask_sketch.sketching.missing import (
     require_sparse,
 )
 from dask_sketch.sketching.privacy import (
-    Calibration,
     Noise,
+    NoiseCalibration,
     Privacy,
     calibrated,
     require_parameters,
@@ -215,7 +215,7 @@ def _require_exact(sketch: object, nan_policy: object) -> None:
 
 
 def _noisy_counters(
-    sketch: Sketch, noises: Calibration, drawn: list[Any], total: int, deviation: float
+    sketch: Sketch, noises: NoiseCalibration, drawn: list[Any], total: int, deviation: float
 ) -> MissingWeights | None:
     """Counters of missing values with noise, made possible for a total weight.
 

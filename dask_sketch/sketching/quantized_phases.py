@@ -52,7 +52,7 @@ from dask_sketch.features.kernels.fixed_point import (
     FixedPoint,
     is_weight,
 )
-from dask_sketch.features.kernels.row_reader import RowReader
+from dask_sketch.features.kernels.row_reader import ChunkReader
 from dask_sketch.sketching import artifact
 from dask_sketch.sketching.accumulator import block_rows
 from dask_sketch.sketching.arguments import (
@@ -288,7 +288,7 @@ def quantize_phases(
         raise InputError(f"seed={seed}: give an integer below 2**64.")
     start = require_position(position)
     m, step = feature_map.n_frequencies, block_rows(feature_map.n_features, feature_map.dtype)
-    reader = RowReader(
+    reader = ChunkReader(
         feature_map.center, moment_units(feature_map), 0,
         np.empty((step, feature_map.n_features), feature_map.dtype),
         np.empty(step, feature_map.dtype),

@@ -387,7 +387,7 @@ class RowSample(FrozenDataclass):
 
 
 @dataclass(frozen=True)
-class Sampling:
+class RowSampling:
     """Choice of random rows in a pass.
 
     Attributes
@@ -412,7 +412,7 @@ class Sampling:
     @classmethod
     def of(
         cls, size: int, feature_map: FeatureMap, n_samples: int | None, *, weighted: bool
-    ) -> Sampling:
+    ) -> RowSampling:
         """Choice of rows for data of a known or unknown number of samples.
 
         Seed and variances come from the feature map and its pilot rows. Among ``n`` rows of
@@ -466,7 +466,9 @@ class RowSampler:
         of the chunk where its place is unknown.
     """
 
-    def __init__(self, sampling: Sampling, feature_map: FeatureMap, stream: tuple[int, ...] = ()):
+    def __init__(
+        self, sampling: RowSampling, feature_map: FeatureMap, stream: tuple[int, ...] = ()
+    ):
         self._sampling = sampling
         d = feature_map.n_features
         self._center = np.asarray(feature_map.center)

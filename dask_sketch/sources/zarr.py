@@ -28,7 +28,7 @@ from dask_sketch.sources.group_labels import (
     sent_table,
 )
 from dask_sketch.sources.samples import Cut, Samples, StoredChunks, row_step
-from dask_sketch.sources.zarr_rows import RowReader, count_chunks
+from dask_sketch.sources.zarr_rows import ZarrRowReader, count_chunks
 from dask_sketch.storage.chunk_layout import MAX_CHUNK
 from dask_sketch.storage.overwrite import local_path
 from dask_sketch.storage.read_only import CompleteStore, ReadOnlyStore, is_document
@@ -333,7 +333,7 @@ def _cut(
 def _blocks(array: zarr.Array[Any], label: str, step: int, chunks: range) -> da.Array:
     """Lazy rows of some chunks, of ``step`` rows each."""
     n = array.shape[0]
-    reader = RowReader(array, label, chunks.start * step, min(chunks.stop * step, n))
+    reader = ZarrRowReader(array, label, chunks.start * step, min(chunks.stop * step, n))
     return da.from_array(
         # inlined, so that reading and sketching become one task
         reader, chunks=(step, max(reader.shape[1], 1)), inline_array=True, asarray=False,

@@ -20,7 +20,7 @@ from dask_sketch.storage.read_only import CompleteStore
 _MAX_OBJECTS = 1024
 
 
-class RowReader:
+class ZarrRowReader:
     """Rows of a stored array, in a form that Dask slices; errors name the store and the rows.
 
     Parameters

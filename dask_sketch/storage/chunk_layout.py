@@ -36,7 +36,7 @@ Codec = tuple[str, dict[str, Any]]  # name and settings
 
 
 @dataclass(frozen=True)
-class Layout:
+class ChunkLayout:
     """Sizes and compressor of the chunks of one array, from its metadata.
 
     Attributes
@@ -78,7 +78,7 @@ class Layout:
         return 2 * max(self.n_inner, 1) * self.max_chunk_bytes + self.index_bytes
 
 
-def layout_of(document: dict[str, Any]) -> Layout:
+def layout_of(document: dict[str, Any]) -> ChunkLayout:
     """Check the metadata of one array of format 2 or 3.
 
     Parameters
@@ -125,7 +125,7 @@ def layout_of(document: dict[str, Any]) -> Layout:
     return replace(layout, n_inner=n_inner, index_first=first)
 
 
-def _layout(shape: Any, chunks: Any, width: int, codecs: Sequence[Codec]) -> Layout:
+def _layout(shape: Any, chunks: Any, width: int, codecs: Sequence[Codec]) -> ChunkLayout:
     for sizes, minimum in ((shape, 0), (chunks, 1)):
         if not all(type(n) is int and minimum <= n < 2**62 for n in sizes):
             raise ArtifactError(f"states sizes {str(sizes)[:60]}, which are not valid integers.")
@@ -140,7 +140,7 @@ def _layout(shape: Any, chunks: Any, width: int, codecs: Sequence[Codec]) -> Lay
     codecs = [(_known(name), settings) for name, settings in codecs]
     compressor, widening = _checked_codecs(codecs)
     has_texts = any(name in _TEXTS for name, _ in codecs)
-    return Layout(size, compressor, widening, math.prod(chunks) if has_texts else 0)
+    return ChunkLayout(size, compressor, widening, math.prod(chunks) if has_texts else 0)
 
 
 def _checked_codecs(codecs: Sequence[Codec]) -> tuple[str | None, int]:

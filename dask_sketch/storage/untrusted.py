@@ -24,7 +24,7 @@ from zarr.abc.store import OffsetByteRequest, RangeByteRequest, Store, SuffixByt
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, StorePath, WrapperStore
 
 from dask_sketch.errors import ArtifactError
-from dask_sketch.storage.chunk_layout import Layout, layout_of
+from dask_sketch.storage.chunk_layout import ChunkLayout, layout_of
 from dask_sketch.storage.decompressed_size import decompressed_size
 from dask_sketch.storage.overwrite import local_path
 from dask_sketch.storage.read_only import ReadOnlyStore, is_document
@@ -58,7 +58,7 @@ class GuardedStore(ReadOnlyStore):
         self._takes_long_ranges = isinstance(
             store, (LocalStore, FsspecStore, MemoryStore, WrapperStore)
         )
-        self._layouts: dict[str, Layout] = {}
+        self._layouts: dict[str, ChunkLayout] = {}
         self._folders: set[Path] = set()  # folders that are known to be in the store
 
     def _admit(self, key: str) -> None:
@@ -153,7 +153,7 @@ class GuardedStore(ReadOnlyStore):
                 f"{error})."
             ) from error
 
-    def _layout_of(self, key: str, size: int) -> Layout:
+    def _layout_of(self, key: str, size: int) -> ChunkLayout:
         """Layout of the array of a chunk; refuse chunks that are stored in too many bytes."""
         prefix = key
         while prefix:
@@ -175,12 +175,12 @@ class GuardedStore(ReadOnlyStore):
         )
 
 
-def _whole_chunk(layout: Layout) -> RangeByteRequest:
+def _whole_chunk(layout: ChunkLayout) -> RangeByteRequest:
     """Range of a whole chunk, and of one byte more, so that longer ones are noticed."""
     return RangeByteRequest(0, layout.max_object_bytes + 1)
 
 
-def _values(layout: Layout) -> tuple[Any, ...]:
+def _values(layout: ChunkLayout) -> tuple[Any, ...]:
     """Attributes of a layout, without those at the end that are zero: each task holds some."""
     values = astuple(layout)
     while not values[-1]:
@@ -190,7 +190,7 @@ def _values(layout: Layout) -> tuple[Any, ...]:
 
 def _restore(store: Store, layouts: list[tuple[Any, ...]]) -> GuardedStore:
     restored = GuardedStore(store)
-    restored._layouts.update({path: Layout(*values) for path, *values in layouts})
+    restored._layouts.update({path: ChunkLayout(*values) for path, *values in layouts})
     return restored
 
 
@@ -298,7 +298,7 @@ def _joined(prefix: str, path: str) -> str:
 
 
 def _pieces(
-    raw: Any, layout: Layout, byte_range: ByteRequest | None, key: str
+    raw: Any, layout: ChunkLayout, byte_range: ByteRequest | None, key: str
 ) -> Iterable[memoryview]:
     """Compressed chunks in a value that was read: the value itself, or the chunks of a shard."""
     view = np.ascontiguousarray(raw).data.cast("B")
@@ -324,7 +324,7 @@ def _pieces(
     return [view[int(start) : int(start) + int(length)] for start, length in spans]
 
 
-def _require_stated_size(piece: memoryview, layout: Layout, key: str) -> None:
+def _require_stated_size(piece: memoryview, layout: ChunkLayout, key: str) -> None:
     n_bytes, limit = len(piece), layout.max_chunk_bytes
     if layout.compressor is not None:
         n_bytes = decompressed_size(layout.compressor, piece, limit)

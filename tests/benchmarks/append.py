@@ -43,14 +43,14 @@ RUN = """
 import json, sys, time
 from dask_sketch import decode, design, sketch
 from dask_sketch.jobs import results, run
-from dask_sketch.sources.zarr import RowReader
+from dask_sketch.sources.zarr import ZarrRowReader
 
-read, plain = [], RowReader.__getitem__
+read, plain = [], ZarrRowReader.__getitem__
 def counted(self, index):
     rows = plain(self, index)
     read.append(rows.nbytes)
     return rows
-RowReader.__getitem__ = counted
+ZarrRowReader.__getitem__ = counted
 before = time.process_time()
 made = run.run_job(sys.argv[1])
 print(json.dumps({

@@ -7,7 +7,7 @@ import pytest
 import xarray as xr
 
 from dask_sketch import FeatureMap, GaussianMixture, design, partial_sketch, privatise
-from dask_sketch.distributions import EmpiricalDistribution, Estimate
+from dask_sketch.distributions import EmpiricalDistribution, MeanEstimate
 from dask_sketch.errors import InputError, SketchError
 from dask_sketch.graph.lazy import LazyResult
 
@@ -41,7 +41,7 @@ def kernel(points, rows, widths):
     return np.exp(-0.5 * squares) / np.prod(np.asarray(widths) * np.sqrt(2.0 * np.pi))
 
 
-def deviations(found: Estimate, truth) -> float:
+def deviations(found: MeanEstimate, truth) -> float:
     return float(np.abs((found.value - truth) / found.standard_error).max())
 
 
@@ -68,7 +68,7 @@ def test_covariances_have_the_exact_variances_of_the_sketch(distribution, rows, 
     assert (np.diag(found.standard_error) == 0.0).all()
     lower = np.tril_indices(3, -1)
     truth = np.cov(rows.T, bias=True)[lower]
-    assert deviations(Estimate(*(one[lower] for one in found)), truth) < 4.0
+    assert deviations(MeanEstimate(*(one[lower] for one in found)), truth) < 4.0
 
 
 @pytest.mark.parametrize("seed", [16, 33])

@@ -21,7 +21,7 @@ from dask_sketch.errors import ArtifactError, InputError, PlanError
 from dask_sketch.graph.chunks import chunk_graphs
 from dask_sketch.graph.partitions import sketch_partitions, stream
 from dask_sketch.graph.reduction import Reduction
-from dask_sketch.sketching.row_sample import RowSampler, Sampling
+from dask_sketch.sketching.row_sample import RowSampler, RowSampling
 
 FM = feature_map("float32")
 X = draw_rows(0, 410, 3)
@@ -95,7 +95,7 @@ def test_some_partitions(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", ["zarr", "weighted zarr", "parquet", "grid", "bag"])
 def test_random_rows_are_chosen_by_the_identity_and_the_position_in_the_chunk(kind, tmp_path):
-    samples, sampling = opened(kind, tmp_path), Sampling(4, seed=3)
+    samples, sampling = opened(kind, tmp_path), RowSampling(4, seed=3)
     done = dict(sketch_partitions(samples, [3, 17], FM, sampling=sampling))
     for identities in ({3: (3,), 17: (17,)}, {3: (17,), 17: (2**31, 5)}):
         named = dict(

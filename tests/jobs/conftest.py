@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from jobs.places import ROWS, Place, rows_of, write_rows
 
-from dask_sketch.sources.zarr_rows import RowReader
+from dask_sketch.sources.zarr_rows import ZarrRowReader
 
 
 @pytest.fixture(autouse=True)
@@ -34,12 +34,12 @@ def make_place(tmp_path: Path) -> Callable[..., Place]:
 def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """First rows of what was read of any store, chunk by chunk."""
     seen: list[int] = []
-    inner = RowReader.__getitem__
+    inner = ZarrRowReader.__getitem__
 
     def recorded(self, index):
         rows = index[0]
         seen.extend(range(self._start + rows.start, self._start + rows.stop, ROWS))
         return inner(self, index)
 
-    monkeypatch.setattr(RowReader, "__getitem__", recorded)
+    monkeypatch.setattr(ZarrRowReader, "__getitem__", recorded)
     return seen

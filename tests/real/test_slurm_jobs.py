@@ -50,14 +50,14 @@ sketch = "total.zarr"
 """
 SLOW = """
 import time
-from dask_sketch.sources.zarr import RowReader
+from dask_sketch.sources.zarr import ZarrRowReader
 # a preload may be run twice in one process: the second time there is nothing to replace
-if RowReader.__getitem__.__name__ != "read_slowly":
-    read = RowReader.__getitem__
+if ZarrRowReader.__getitem__.__name__ != "read_slowly":
+    read = ZarrRowReader.__getitem__
     def read_slowly(self, index):
         time.sleep({seconds})
         return read(self, index)
-    RowReader.__getitem__ = read_slowly
+    ZarrRowReader.__getitem__ = read_slowly
 """
 WORKERS = """\
 kind = "slurm"

@@ -67,12 +67,12 @@ import sys, time, json
 import dask
 from dask_sketch.errors import LedgerLocked, SketchError
 from dask_sketch.jobs.run import run_job
-from dask_sketch.sources.zarr import RowReader
-read = RowReader.__getitem__
+from dask_sketch.sources.zarr import ZarrRowReader
+read = ZarrRowReader.__getitem__
 def read_slowly(self, index):
     time.sleep(float(sys.argv[2]))
     return read(self, index)
-RowReader.__getitem__ = read_slowly
+ZarrRowReader.__getitem__ = read_slowly
 with dask.config.set({"sketch.job-secrets": {"ambient": [sys.argv[3]]}}):
     for _ in range(int(sys.argv[4])):
         try:

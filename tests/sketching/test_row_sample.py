@@ -15,7 +15,7 @@ from dask_sketch import sketch as sketch_of
 from dask_sketch.errors import ArtifactError, InputError
 from dask_sketch.features.design import design_from_pilot
 from dask_sketch.sketching.open import sketch_from_dataset
-from dask_sketch.sketching.row_sample import RowSample, RowSampler, Sampling, default_size
+from dask_sketch.sketching.row_sample import RowSample, RowSampler, RowSampling, default_size
 
 RNG = np.random.default_rng(0)
 X = np.concatenate([RNG.normal(0, 1, (2900, 2)), RNG.normal(12, 1, (100, 2))]).astype(np.float32)
@@ -118,10 +118,10 @@ def test_a_chunk_of_no_weight_has_no_rows():
 
 
 def test_a_limit_of_the_keys_changes_no_row_and_shortens_parts():
-    sampling = Sampling.of(200, MAP, 10**6, weighted=False)
+    sampling = RowSampling.of(200, MAP, 10**6, weighted=False)
     assert 200 / 10**6 < sampling.limit < 2 * (200 + 10 * 200**0.5 + 51) / 10**6
-    assert Sampling.of(200, MAP, None, weighted=False).limit == np.inf
-    assert Sampling.of(200, MAP, 10**6, weighted=True).limit == np.inf
+    assert RowSampling.of(200, MAP, None, weighted=False).limit == np.inf
+    assert RowSampling.of(200, MAP, 10**6, weighted=True).limit == np.inf
 
 
 def test_a_sum_with_a_sketch_without_rows_has_none():
@@ -217,7 +217,7 @@ def test_bounds_that_save_time_change_no_row(size, kind):
     elif kind == "not finite":
         x[np.arange(3000) % 10 > 0] = np.nan
     feature_map = MAP.with_pilot(None) if kind == "plain" else MAP
-    sampling = Sampling.of(size, feature_map, None, weighted=False)
+    sampling = RowSampling.of(size, feature_map, None, weighted=False)
     whole, divided, every = (RowSampler(sampling, feature_map) for _ in range(3))
     whole.add(x, None)
     for start in (0, 10, 1000, 1020):

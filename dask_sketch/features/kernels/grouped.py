@@ -252,7 +252,7 @@ class RowError(Exception):
 
 
 @dataclass(frozen=True)
-class IncompleteRows:
+class IncompleteGroupRows:
     """Rows of a chunk with missing values.
 
     Attributes
@@ -276,7 +276,7 @@ def sum_groups(
     codes: Whole,
     n_groups: int,
     split: SplitWeights | None,
-    incomplete: IncompleteRows | None = None,
+    incomplete: IncompleteGroupRows | None = None,
 ) -> GroupSums:
     """Sum rows by groups.
 
@@ -401,7 +401,7 @@ class _KeyedRows:
         )
         return weights, squares
 
-    def missing(self, rows: IncompleteRows) -> tuple[StackedFixedPoint, StackedFixedPoint]:
+    def missing(self, rows: IncompleteGroupRows) -> tuple[StackedFixedPoint, StackedFixedPoint]:
         """Weights of the rows of each group that miss each frequency, and each pair of features."""
         n, quanta = len(self._exponents), None
         if self._split is not None:

@@ -39,7 +39,7 @@ from dask_sketch.validation.compilation import cached_njit, compiled_once
 
 
 @dataclass
-class RowReader:
+class ChunkReader:
     """Reader of one chunk: centred rows, block by block, and statistics of all rows.
 
     Attributes

@@ -32,7 +32,7 @@ from dask_sketch.jobs.ledger.sums import (
     unstack,
     with_rows,
 )
-from dask_sketch.sketching.row_sample import RowSample, Sampling
+from dask_sketch.sketching.row_sample import RowSample, RowSampling
 
 FOLDER = "batches"
 TOTALS = "totals"
@@ -84,7 +84,7 @@ class Batch:
 
 
 def batch_rows(
-    feature_map: Conventions, sampling: Sampling | None = None, with_missing: bool = False
+    feature_map: Conventions, sampling: RowSampling | None = None, with_missing: bool = False
 ) -> int:
     """Largest number of members of a batch, at least one."""
     return max(1, BATCH_BYTES // row_bytes(feature_map, sampling, with_missing=with_missing))
@@ -176,7 +176,7 @@ def read_rows(
     batch: Batch,
     feature_map: Conventions,
     names: Sequence[str] | None = None,
-    sampling: Sampling | None = None,
+    sampling: RowSampling | None = None,
 ) -> dict[str, NDArray[Any]]:
     """Read arrays of a batch.
 
@@ -226,7 +226,7 @@ def read_sketches(
     batch: Batch,
     positions: Sequence[int],
     feature_map: Conventions,
-    sampling: Sampling | None = None,
+    sampling: RowSampling | None = None,
 ) -> list[Sums]:
     """Read sketches of a batch by their positions, with random rows if ``sampling`` is given."""
     arrays = read_rows(backend, batch, feature_map, sampling=sampling)
@@ -243,7 +243,7 @@ def read_samples(
     batch: Batch,
     positions: Sequence[int],
     feature_map: Conventions,
-    sampling: Sampling,
+    sampling: RowSampling,
 ) -> list[RowSample]:
     """Read only the random rows of members of a batch."""
     arrays = read_rows(backend, batch, feature_map, (), sampling)
@@ -255,7 +255,7 @@ def _samples_of(
     arrays: Mapping[str, NDArray[Any]],
     positions: Sequence[int],
     feature_map: Conventions,
-    sampling: Sampling,
+    sampling: RowSampling,
     label: str,
 ) -> list[RowSample]:
     size = partition_rows.total_size(sampling, feature_map.n_features)

@@ -35,7 +35,7 @@ from dask_sketch.jobs.ledger.sketch_arrays import BOUNDS, MISSING
 from dask_sketch.jobs.ledger.sums import Sums, require_addable, stack, without_rows
 from dask_sketch.sketching.merge import merge
 from dask_sketch.sketching.moment_grid import MomentGrid
-from dask_sketch.sketching.row_sample import Sampling
+from dask_sketch.sketching.row_sample import RowSampling
 from dask_sketch.sketching.sketch import Sketch
 
 FAN = 8  # batches of one size class that are merged into one
@@ -109,7 +109,7 @@ class Change:
         index: Index,
         total: Sums,
         number: int,
-        sampling: Sampling | None = None,
+        sampling: RowSampling | None = None,
     ):
         self._backend = backend
         self._before = state

@@ -32,7 +32,7 @@ from dask_sketch.jobs.ledger.partitions import Partition
 from dask_sketch.jobs.ledger.reader import LedgerReader
 from dask_sketch.jobs.ledger.sums import Conventions, Sums, require_conventions
 from dask_sketch.sketching.moment_grid import MomentGrid
-from dask_sketch.sketching.row_sample import Sampling
+from dask_sketch.sketching.row_sample import RowSampling
 from dask_sketch.validation.arrays import require_integer
 
 logger = logging.getLogger(__name__)
@@ -187,7 +187,7 @@ class Ledger(LedgerReader):
     """
 
     def __init__(
-        self, backend: Backend, feature_map: Conventions, sampling: Sampling | None = None
+        self, backend: Backend, feature_map: Conventions, sampling: RowSampling | None = None
     ):
         super().__init__(backend, feature_map, sampling)
         self._lock: Lock | None = None

@@ -31,7 +31,7 @@ from dask_sketch.jobs.ledger.objects import (
 )
 from dask_sketch.jobs.ledger.sums import Conventions
 from dask_sketch.sketching.moment_grid import MomentGrid
-from dask_sketch.sketching.row_sample import Sampling
+from dask_sketch.sketching.row_sample import RowSampling
 from dask_sketch.storage.artifact_reader import MAX_BYTES
 from dask_sketch.validation.tables import first_few
 
@@ -315,7 +315,7 @@ def require_vacant(backend: Backend) -> None:
         raise FileExistsError(first_few(map(repr, foreign)))
 
 
-def write_root(backend: Backend, feature_map: Conventions, sampling: Sampling | None) -> None:
+def write_root(backend: Backend, feature_map: Conventions, sampling: RowSampling | None) -> None:
     """Write the schema and the feature map of a new ledger; of two concurrent calls, one succeeds.
 
     Parameters
@@ -355,7 +355,7 @@ def write_root(backend: Backend, feature_map: Conventions, sampling: Sampling | 
         raise exists from error
 
 
-def read_root(backend: Backend) -> tuple[Conventions, Sampling | None]:
+def read_root(backend: Backend) -> tuple[Conventions, RowSampling | None]:
     """Read the feature map or the grid of a ledger, and its choice of random rows.
 
     Raises

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dask_sketch.errors import LedgerError
 from dask_sketch.features.feature_map import FeatureMap
-from dask_sketch.sketching.row_sample import RowSample, Sampling, default_size
+from dask_sketch.sketching.row_sample import RowSample, RowSampling, default_size
 
 HEADS = "sample_heads"  # of each partition
 ROWS, VALUES = "sample_rows", "sample_values"  # of all partitions, one after the other
@@ -46,7 +46,7 @@ def default_rows(n_features: int, n_partitions: int) -> int:
     return min(max(n_rows, _MIN_ROWS), _MAX_ROWS, long)
 
 
-def sampling_of(feature_map: FeatureMap, n_rows: int) -> Sampling | None:
+def sampling_of(feature_map: FeatureMap, n_rows: int) -> RowSampling | None:
     """Choice of the rows of each partition; None for no rows.
 
     The variances that scale the importance of rows come from the pilot rows. They are rounded to
@@ -69,21 +69,21 @@ def sampling_of(feature_map: FeatureMap, n_rows: int) -> Sampling | None:
         return None
     pilot = feature_map.pilot
     if pilot is None:
-        return Sampling(n_rows, feature_map.seed)
+        return RowSampling(n_rows, feature_map.seed)
     variance = np.zeros(feature_map.n_features)
     varies = pilot.variance > 0
     variance[varies] = 4.0 ** np.round(np.log2(pilot.variance[varies]) / 2.0)
-    return Sampling(n_rows, feature_map.seed, variance=tuple(map(float, variance)))
+    return RowSampling(n_rows, feature_map.seed, variance=tuple(map(float, variance)))
 
 
-def to_json(sampling: Sampling | None) -> dict[str, Any]:
+def to_json(sampling: RowSampling | None) -> dict[str, Any]:
     """Form of a choice of rows in the root of a ledger; empty for no rows."""
     if sampling is None:
         return {}
     return {"sample": {"rows": sampling.size, "variance": sampling.variance}}
 
 
-def from_json(content: Mapping[str, Any], feature_map: FeatureMap) -> Sampling | None:
+def from_json(content: Mapping[str, Any], feature_map: FeatureMap) -> RowSampling | None:
     """Restore from :func:`to_json`; ``ValueError`` or ``TypeError`` for anything else."""
     if "sample" not in content:
         return None
@@ -96,7 +96,7 @@ def from_json(content: Mapping[str, Any], feature_map: FeatureMap) -> Sampling |
                                                              and (values >= 0).all()):  # fmt: skip
             raise ValueError(f"{variance!r:.60} are not variances")
         variance = tuple(map(float, values))
-    return Sampling(n_rows, feature_map.seed, variance=variance)
+    return RowSampling(n_rows, feature_map.seed, variance=variance)
 
 
 def identity_of(key: str) -> tuple[int, ...]:
@@ -111,7 +111,7 @@ def identity_of(key: str) -> tuple[int, ...]:
     return tuple(int.from_bytes(digest[i : i + 4], "little") for i in range(0, 16, 4))
 
 
-def total_size(sampling: Sampling, n_features: int) -> int:
+def total_size(sampling: RowSampling, n_features: int) -> int:
     """Maximum number of rows of the total: the default of a sketch, or more if a partition has."""
     return max(sampling.size, default_size(n_features))
 

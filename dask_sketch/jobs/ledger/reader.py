@@ -49,7 +49,7 @@ from dask_sketch.jobs.ledger.windows import (
 from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sketching.merge import merge
 from dask_sketch.sketching.moment_grid import MomentGrid
-from dask_sketch.sketching.row_sample import RowSample, Sampling, sample_bytes
+from dask_sketch.sketching.row_sample import RowSample, RowSampling, sample_bytes
 from dask_sketch.sketching.second_moments import SecondMoments
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.arrays import require_integer, require_number
@@ -150,7 +150,7 @@ def verify(
     )
 
 
-def _same(stored: Sums, recomputed: Sums, sampling: Sampling | None) -> bool:
+def _same(stored: Sums, recomputed: Sums, sampling: RowSampling | None) -> bool:
     """Whether two sketches have the same sums, and the same random rows if any are kept."""
     if isinstance(stored, SecondMoments):
         return stored.identical(recomputed)
@@ -178,7 +178,7 @@ class LedgerReader:
     """
 
     def __init__(
-        self, backend: Backend, feature_map: Conventions, sampling: Sampling | None = None
+        self, backend: Backend, feature_map: Conventions, sampling: RowSampling | None = None
     ):
         self.backend = backend
         self.feature_map = feature_map
@@ -278,7 +278,7 @@ class LedgerReader:
         return self._known
 
     @property
-    def sampling(self) -> Sampling | None:
+    def sampling(self) -> RowSampling | None:
         """Choice of the random rows of each partition; ``None`` if no rows are kept."""
         return self._sampling if self._state.with_rows else None
 
@@ -434,7 +434,7 @@ class LedgerReader:
             weights = decayed_weights(entries, records, keys, half_life)
         return self._run_totals.merged(entries, keys, weights, sample=sample)
 
-    def _merged_rows(self, sampling: Sampling) -> RowSample:
+    def _merged_rows(self, sampling: RowSampling) -> RowSample:
         """Random rows of the total."""
         samples: list[RowSample] = []
         for name, batch in self._index.batches.items():

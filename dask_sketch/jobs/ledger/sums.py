@@ -18,7 +18,7 @@ from dask_sketch.sketching.arguments import require_feature_map
 from dask_sketch.sketching.moment_grid import MomentGrid
 from dask_sketch.sketching.partial import partial_sketch
 from dask_sketch.sketching.partial_moments import partial_moments
-from dask_sketch.sketching.row_sample import RowSample, Sampling, sample_bytes
+from dask_sketch.sketching.row_sample import RowSample, RowSampling, sample_bytes
 from dask_sketch.sketching.second_moments import SecondMoments
 from dask_sketch.sketching.sketch import Sketch
 
@@ -87,7 +87,7 @@ def shapes(
 
 
 def row_bytes(
-    conventions: Conventions, sampling: Sampling | None = None, *, with_missing: bool = False
+    conventions: Conventions, sampling: RowSampling | None = None, *, with_missing: bool = False
 ) -> int:
     """Largest number of bytes of the sums of one partition in memory.
 

@@ -9,7 +9,7 @@ import pytest
 
 from dask_sketch.errors import CapacityError
 from dask_sketch.features.kernels.row_loop import MAX_DISTANCE, RUN
-from dask_sketch.features.kernels.row_reader import RowReader
+from dask_sketch.features.kernels.row_reader import ChunkReader
 
 FRACTIONS = {"float32": 22, "float64": 50}
 
@@ -17,7 +17,7 @@ FRACTIONS = {"float32": 22, "float64": 50}
 def reader(d, block, dtype="float32", unit=1.0):
     center = np.linspace(-1, 1, d)
     rows, weights = np.empty((block, d), dtype), np.empty(block, dtype)
-    return RowReader(center, np.full(d, unit), FRACTIONS[dtype], rows, weights)
+    return ChunkReader(center, np.full(d, unit), FRACTIONS[dtype], rows, weights)
 
 
 def same(got, expected):
@@ -248,6 +248,6 @@ def take_often(made, x, weights, times):
 def test_a_bound_of_zero_has_no_sign():
     zeros = np.array([[-0.0], [0.0]])
     for raw in (zeros, zeros[::-1], np.tile(zeros, (400, 1))):
-        got = RowReader(np.zeros(1), np.ones(1), 50, np.empty((len(raw), 1)), np.empty(len(raw)))
+        got = ChunkReader(np.zeros(1), np.ones(1), 50, np.empty((len(raw), 1)), np.empty(len(raw)))
         assert got.take(raw, None, False) == -1
         assert not np.signbit([got.minimum, got.maximum]).any()
