@@ -87,22 +87,30 @@ def describe(values: Mapping[str, object]) -> dict[str, str]:
     >>> describe({"count": 12000, "bytes": 2048, "mean": [0.5], "privacy": {"epsilon": 1.0}})
     {'count': '12,000', 'bytes': '2.00 kiB', 'epsilon': '1'}
     """
+    return _texts(values, separator=",", brackets="")
+
+
+def _texts(values: Mapping[str, object], *, separator: str, brackets: str) -> dict[str, str]:
+    """Text of each value, with a separator of thousands and brackets of several items."""
     texts: dict[str, str] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
-            texts |= {key: text for key, text in describe(value).items() if key not in texts}
+            nested = _texts(value, separator=separator, brackets=brackets)
+            texts |= {key: text for key, text in nested.items() if key not in texts}
         elif isinstance(value, bool):
             texts[name] = "yes" if value else "no"
         elif isinstance(value, int):
-            texts[name] = describe_bytes(value) if name.endswith("bytes") else f"{value:,}"
+            is_size = name.endswith("bytes")
+            texts[name] = describe_bytes(value) if is_size else f"{value:{separator}}"
         elif isinstance(value, float):
-            texts[name] = f"{value:,.6g}"
+            texts[name] = f"{value:{separator}.6g}"
         elif isinstance(value, str):
             texts[name] = value[:12] if name == "digest" else value
         elif isinstance(value, tuple):
             items = [item if isinstance(item, str) else f"{item:.4g}" for item in value]
             more = ["..."] if len(items) > _MAX_ITEMS else []
-            texts[name] = ", ".join(items[:_MAX_ITEMS] + more)
+            joined = ", ".join(items[:_MAX_ITEMS] + more)
+            texts[name] = f"{brackets[:1]}{joined}{brackets[1:]}"
     return texts
 
 
@@ -111,10 +119,11 @@ def one_line(values: Mapping[str, object]) -> str:
 
     Examples
     --------
-    >>> one_line({"count": 12000, "total_weight": 0.5, "mean": None})
-    'count=12,000, total_weight=0.5'
+    >>> one_line({"count": 12000, "interval": (0.5, 1.0), "mean": None})
+    'count=12000, interval=(0.5, 1)'
     """
-    return ", ".join(f"{name}={text}" for name, text in describe(values).items())
+    texts = _texts(values, separator="", brackets="()")
+    return ", ".join(f"{name}={text}" for name, text in texts.items())
 
 
 def printable(text: str, keep: str = "") -> str:
