@@ -69,6 +69,7 @@ _MIN_TESTED, _MAX_TESTED = 4, 5e4
 _FIRST_ROWS, _FIRST_WORK = 20_000, 1.28e6
 _CLEARLY_MORE = 1.2  # times the effective rows of the sample, from which pilot rows are more
 _PRIOR = 1.0  # rows that a weak prior of the covariances counts as
+_LARGEST_NATS = 100.0  # largest loss that a warning states
 _WARNED_OPTIMISM = 0.2  # excess of the likelihood of the rows of a fit over others, in nats
 
 
@@ -423,11 +424,12 @@ def _warn_of_few_rows(problem: Problem, best: LikelihoodCandidates) -> None:
     """Warn of a mixture that is much less likely for other rows than for its own."""
     if best.optimism is None or best.optimism < _WARNED_OPTIMISM:
         return
-    k = problem.required_size
+    k, nats = problem.required_size, best.optimism
+    loss = f"{nats:.2g}" if nats < _LARGEST_NATS else f"over {_LARGEST_NATS:g}"
     warn_user(
         f"{counted_rows(problem.sketch)} are few for n_components={k} with "
         f"{k * problem.count_parameters() - 1:,} parameters: rows that were left out of such fits "
-        f"are {best.optimism:.2g} nats a sample less likely than rows of the fit. "
+        f"are {loss} nats a sample less likely than rows of the fit. "
         "Sketch more rows, or give fewer components, which have fewer parameters."
     )
 
