@@ -142,7 +142,8 @@ def test_bounds_hold_means_in(sketch, truth):
 
 @pytest.mark.slow
 def test_variance_floor(sketch, samples):
-    mixture = decode(sketch, 3, variance_floor=0.5)  # of the scale, which is less than the data's
+    with pytest.warns(UserWarning, match="noise levels"):
+        mixture = decode(sketch, 3, variance_floor=0.5)  # wider than the components
     assert mixture.covariances.min() == pytest.approx(0.5)
     wide = partial_sketch(samples, FeatureMap(2, 150, scale=10.0, seed=6, dtype="float64"))
     mixture = decode(wide, 3, method="cl-ompr", variance_floor=0.5)

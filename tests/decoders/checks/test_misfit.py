@@ -345,3 +345,14 @@ def test_data_that_goes_beyond_that_of_the_pilot_is_warned_of(rng):
     feature_map = design(x[:16_000], n_components=8)
     with pytest.warns(UserWarning, match=r"cost of \d+ noise levels"):
         decode(sketch(x, feature_map, sample=False), 8)
+
+
+def test_a_missing_cluster_of_a_map_without_data_is_warned_of():
+    rng = np.random.default_rng(0)
+    means = rng.uniform(0.0, 30.0, (12, 3))
+    x = means[rng.integers(0, 12, 5000)] + rng.normal(size=(5000, 3))
+    rows = partial_sketch(x, FeatureMap(3, 420, scale=1.0))
+    complete = decode(rows, 12)
+    with pytest.warns(UserWarning, match=r"cost of \d[\d.]* noise levels"):
+        poor = decode(rows, 11)
+    assert complete.score(x) > poor.score(x) + WARNED_NATS
