@@ -53,7 +53,7 @@ from dask_sketch.graph.sketch import sketch
 if TYPE_CHECKING:
     from dask_sketch.distributions.testing.result import TwoSampleTest
 
-_FREQUENCIES = 512  # of a designed feature map for comparing
+_FREQUENCIES = 512  # frequencies of a designed feature map for comparing
 
 
 @xr.register_dataset_accessor("sketch")

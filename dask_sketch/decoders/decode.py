@@ -355,7 +355,7 @@ def _decode_sketch(
         classes = decode_latent_classes(sketch, n_components, **options)
         warn_of_unseen_pairs(sketch, classes.n_components)
         return classes
-    if not isinstance(n_components, (str, float)):  # which are refused below
+    if not isinstance(n_components, (str, float)):  # such numbers are refused below
         sketch = without_few_rows(sketch, n_components, options["covariance_type"])
     problem, method = check_problem(sketch, n_components, **options)
     warn_of_unseen_pairs(sketch, problem.n_components)
@@ -425,9 +425,9 @@ def _likelier(problem: Problem, solution: Solution, n_threads: int) -> Solution:
 def _warn_of_fit(problem: Problem, solution: Solution, non_default: Collection[str]) -> None:
     """Warn of a solution that simple rivals beat, or that noise does not explain."""
     sketch, test = problem.sketch, solution.overidentification
-    if problem.model in TRANSFORMS:  # whose methods compare with rivals themselves
+    if problem.model in TRANSFORMS:  # the methods of these models compare with rivals themselves
         return
-    if problem.has_matrices and solution.message == SIMULATED:  # of which users are warned
+    if problem.has_matrices and solution.message == SIMULATED:  # users are warned of such solutions
         return
     if solution.factors is not None and (solution.score is None or problem.refine is not None):
         warn_of_lost_width(solution.factors, has_rows=solution.score is not None)

@@ -189,7 +189,7 @@ def expected_cost(
         away = sampled * np.sqrt(shapes)[labels]
     x = theta[labels, :d] + away
     noise = objective.points(x)
-    if objective.patterns is not None:  # of rows that do not observe all frequencies
+    if objective.patterns is not None:  # some rows do not observe all frequencies
         noise -= noise.mean(axis=0)
         factors = objective.patterns.simulate(_POINTS, rng)[:, objective.chosen]
         noise *= np.tile(factors, 2)

@@ -49,7 +49,7 @@ _CLEAR_GAIN, _AGREES, _LARGE_GAIN, _MOST = 0.5, 25.0, 10.0, 30.0
 # second one if the fit has axes as narrow as it may have
 _COLLINEAR, _COLLINEAR_NARROW = 1e-3, 1e-2
 SIMULATED = f"{LIKELIEST}simulated rows, calibrated to the sketch"
-_STARTS = 2  # by k-means, beside the fit to the sketch and the mixture of the pilot
+_STARTS = 2  # starts by k-means, beside the fit to the sketch and the mixture of the pilot
 
 
 def likelier_on_simulated_rows(problem: Problem, solution: Solution, threads: Threads) -> Solution:

@@ -145,7 +145,7 @@ class LogVarianceAtoms:
 
         Derivatives by noise variances (K, n_features, ...) are then derivatives by variances.
         """
-        assert self._loadings is not None  # only called with loadings
+        assert self._loadings is not None  # the method is only called with loadings
         k, d, rank = self._loadings.shape
         each = by_loading.reshape(k, d, rank, *by_loading.shape[2:])
         twice = 2.0 * self._loadings.reshape(k, d, rank, *[1] * (by_loading.ndim - 2))
@@ -240,7 +240,7 @@ def overidentify(model: GaussianMixture, sketch: Sketch) -> Overidentification:
         objective, fit, lambda cost: None, single=single, errors=False, test=True,
         ridge=_RIDGE_ROWS / objective.effective_count,
     )  # fmt: skip
-    assert refined.overidentification is not None  # since test=True
+    assert refined.overidentification is not None  # there is a statistic because of test=True
     return refined.overidentification
 
 
@@ -391,7 +391,7 @@ def linearise(model: GaussianMixture, sketch: Sketch, seed: int = 0) -> Lineariz
     ridge = max(_RIDGE * noise_fraction, rounding)
     gram.reshape(-1)[:: p + 1] += ridge
     inverse = cho_solve(cho_factor(gram), np.eye(p))
-    influence = inverse @ inner  # of each point on the parameters, times n
+    influence = inverse @ inner  # influence of each point on the parameters, times n
 
     # the cost can decrease only along parameters that are not at a bound
     floored = floored_variances(part, sketch) @ atoms.groups.T > 0

@@ -413,7 +413,7 @@ def _matrix(group: SketchGroup, squared: bool) -> xr.DataArray:
     out = np.empty((n, n))
     count = group.effective_count
     energy, noise = np.empty(n), np.full(n, np.nan)
-    spread = np.empty(n)  # of single samples
+    spread = np.empty(n)  # spread of single samples
     with one_blas_thread():
         for k, block in enumerate(blocks):
             mine = group_vectors(group, block)

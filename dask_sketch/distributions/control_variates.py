@@ -37,7 +37,7 @@ _SHARES = 3.0
 _MAX_CELLS = 4096  # pairs of levels whose shares are solved for
 _FEATURE_ERROR = 1e-7  # error of a feature in float32, for each level: phases grow with the codes
 _RIDGES = (1e-4, 1e-3, 1e-2, 0.1, 1.0)  # relative to the mean variance of the columns
-_QUANTILE = 0.975  # at which errors that few rows decide are widened
+_QUANTILE = 0.975  # quantile at which errors that few rows decide are widened
 # Effective number of random rows near a point, below which a mean has no error: of 44 points with 2
 # to 5, 98 % were within 1.96 errors, of 69 with fewer 28 %.
 _MIN_NEAR = 3.0
@@ -337,7 +337,7 @@ class FeatureRegression:
                 squares += factors[part] @ residuals**2
                 fourth += factors[part] ** 2 @ residuals**4
                 correction += pulls[part] @ residuals
-            if self.model_error is not None:  # of mean squares
+            if self.model_error is not None:  # the error of a model is the root of a mean square
                 squares *= len(weights) * self.model_error**2
                 squares += (_SHARES * self.model_share * shift) ** 2
         return Estimate(means - shift + correction, np.sqrt(squares) * _widening(squares, fourth))

@@ -50,9 +50,9 @@ _N_NEIGHBORS = 5
 _OF_ROWS = "has no effect between mixtures: they have densities"
 _OF_MIXTURES = "has no effect between rows: they are counted, and nothing is drawn from them"
 _SMALL = 0.3  # error of the simulation, relative to that of the parameters, that does not matter
-_COORDINATES = 2**23  # of the draws of a mixture in memory
+_COORDINATES = 2**23  # coordinates of the draws of a mixture in memory, at most
 _N_SCORED = 10_000  # pairs of draws from which the noise of the parameters is estimated
-_MAX_PARAMETERS = 1500  # of a mixture whose information matrix is estimated
+_MAX_PARAMETERS = 1500  # parameters of a mixture whose information matrix is estimated, at most
 _SCORES, _MIN_SCORED = 2**22, 200  # scores of a mixture in memory, and pairs of draws at least
 _NUMBERS = 2**21  # scores of a block
 _NARROW = 1e-12  # deviation of a relative density that is none
@@ -550,7 +550,7 @@ def _scored(mixture: GaussianMixture, x: Array, masses: Array, size: float | Non
     # mixtures of factors have standard errors of the matrices, but scores of the factors
     known = mixture.stderr is not None and rank_of(mixture.covariance_type) is None
     errors = standard_errors(mixture) if known else None
-    if gradients.shape[1] > _MAX_PARAMETERS:  # as if the parameters were not correlated
+    if gradients.shape[1] > _MAX_PARAMETERS:  # errors as if the parameters were not correlated
         if errors is None:
             raise InputError(
                 f"n_samples={size}: errors are estimated for at most {_MAX_PARAMETERS:,} "

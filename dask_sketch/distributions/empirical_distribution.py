@@ -39,8 +39,8 @@ from dask_sketch.validation.arrays import require_integer, require_number
 from dask_sketch.validation.tables import feature_title, names_in, require_names, require_names_in
 
 Array = NDArray[np.float64]
-_MAX_BINS = 1_000_000  # of a histogram
-_MIN_WIDTH = 1e-9  # of a kernel, in standard deviations of its feature
+_MAX_BINS = 1_000_000  # bins of a histogram, at most
+_MIN_WIDTH = 1e-9  # smallest width of a kernel, in standard deviations of its feature
 _FUNCTIONS = 256  # functions whose expectations are estimated at once
 _SAME_VALUE = 1e-6  # difference of two values that rounding makes, as a fraction of the range
 
@@ -216,7 +216,8 @@ class EmpiricalDistribution:
         if sketch.privacy is not None or weighted.inclusion is None or weighted.is_exact:
             return np.zeros((d, d))
         rows, away = weighted.rows, np.zeros(d)
-        margin = _SAME_VALUE * (sketch.maximum - sketch.minimum)  # of random rows in float32
+        # rounding of random rows in float32
+        margin = _SAME_VALUE * (sketch.maximum - sketch.minimum)
         for end, unseen in (
             (sketch.maximum, sketch.maximum > rows.max(axis=0) + margin),
             (sketch.minimum, sketch.minimum < rows.min(axis=0) - margin),

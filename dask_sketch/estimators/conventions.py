@@ -31,7 +31,7 @@ _NO_NUMBERS = (
     "struct", "binary", "array",
 )  # fmt: skip
 _TEXT = ("category", "categorical", "enum", "str", "string")
-_VERSION = "_dask_sketch_version"  # in the state of a pickled estimator
+_VERSION = "_dask_sketch_version"  # key of the version in the state of a pickled estimator
 
 
 _Fit = TypeVar("_Fit", bound=Callable[..., Any])
@@ -248,7 +248,7 @@ def _numbers(x: Any, error: Exception) -> NDArray[np.float64]:
     objects = np.asarray(x, object)
     values = np.full(objects.shape, np.nan)
     for index, value in np.ndenumerate(objects):
-        if value is None or str(value) == "<NA>":  # of the nullable types of pandas
+        if value is None or str(value) == "<NA>":  # missing value of the nullable types of pandas
             continue
         try:
             values[index] = float(value)
@@ -299,7 +299,7 @@ def validate_weights(weights: ArrayLike, n_samples: int, x: Any) -> NDArray[np.f
         )
     require_same_index(weights, x, "sample_weight")
     require_unmasked(weights, "weights", "sample_weight")
-    if isinstance(weights, numbers.Real):  # as scikit-learn takes it
+    if isinstance(weights, numbers.Real):  # scikit-learn takes one weight for all samples
         weights = np.full(n_samples, weights)
     values: NDArray[np.float64] = check_array(
         weights, ensure_2d=False, dtype=np.float64, input_name="sample_weight",

@@ -380,7 +380,8 @@ class SketchPCA(
         d, k = self.n_features_in_, self.n_components_
         values = np.maximum(self.explained_variance_, self.noise_variance_)
         smallest = float(min(values.min(), self.noise_variance_ if k < d else np.inf))
-        if not smallest > d * np.finfo(np.float64).eps * float(values.max()):  # as rounding leaves
+        # rounding leaves such variances
+        if not smallest > d * np.finfo(np.float64).eps * float(values.max()):
             raise InputError(
                 f"score_samples with n_components={k} of {d} features: the smallest variance is "
                 f"{smallest:.3g}, the largest {values.max():.3g}, so the samples have no density. "

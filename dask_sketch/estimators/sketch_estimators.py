@@ -326,7 +326,7 @@ class SketchKMeans(
 
     _task = "clustering"
     _size = "n_clusters"
-    _power = 2  # of the distances in a score
+    _power = 2  # power of the distances in a score
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ from dask_sketch.validation.device import from_device, on_host
 # methods that are a mean over all rows, and the method that gives the values of single rows
 _MEANS = {"score": "logpdf", "inertia": "squared_distances"}
 _WIDE = ("predict_proba", "distances", "transform")  # n_components values for each row
-_CRITERIA = ("bic", "aic")  # of the sum of logpdf over all rows
+_CRITERIA = ("bic", "aic")  # criteria from the sum of logpdf over all rows
 _FILLED = "impute"  # n_features values for each row
 METHODS = ("logpdf", "predict", "squared_distances", _FILLED, *_WIDE, *_MEANS, *_CRITERIA)
 
@@ -268,7 +268,7 @@ def sum_over_rows(
 
 def _mean(model: Any, method: str, samples: Samples, finish: Callable[[Any], Any]) -> da.Array:
     lazy = sum_over_rows(model, method, samples, finish)
-    # as a Dask array, for further computations
+    # the result is a Dask array, for further computations
     return da.from_delayed(
         lazy.to_delayed(), shape=(), dtype=np.dtype(np.float64), meta=np.empty(())
     )

@@ -30,8 +30,8 @@ AHEAD = 2  # batches on a cluster at a time: workers have tasks while the next g
 _PREPARE_TIMEOUT = 300.0  # seconds for workers to compile; a stopped worker never answers
 _MAX_LOST = 5  # attempts to prepare all workers, if workers are lost
 logger = logging.getLogger(__name__)
-POLL_SECONDS = 0.2  # between two questions to a scheduler
-WORKERS_SECONDS = 2.0  # between two counts of the workers
+POLL_SECONDS = 0.2  # time between two requests to a scheduler
+WORKERS_SECONDS = 2.0  # time between two counts of the workers
 # states of tasks that are still to be done, on clusters and here
 _PENDING = ("waiting", "no-worker", "queued", "processing")
 _LOCAL_PENDING = ("waiting", "ready", "running")

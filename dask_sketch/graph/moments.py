@@ -40,11 +40,13 @@ if TYPE_CHECKING:
     from distributed import Client
 
 AVAILABLE = "available"  # value of nan_policy
-_NAME = "second-moments"  # of the tasks
-_PILOT_ROWS, _PILOT_VALUES = 512, 2**21  # at most, of one chunk
-_MIN_PILOT = 32  # rows for center and units,
-_MAX_PILOT = 8  # of as many chunks at most
-_FEW_CHUNKS = 256  # of which the first is not read again; batches of more have all chunks
+_NAME = "second-moments"  # name of the tasks
+# rows, and values, of one chunk that are read for the grid, at most
+_PILOT_ROWS, _PILOT_VALUES = 512, 2**21
+_MIN_PILOT = 32  # rows that suffice for the center and the units of a grid
+_MAX_PILOT = 8  # chunks that are read for the rows of a grid, at most
+# largest number of chunks of which the first is not read again: batches of more have all chunks
+_FEW_CHUNKS = 256
 
 
 def second_moments(

@@ -23,7 +23,7 @@ from dask_sketch.validation.device import device_array, on_device, on_host
 from dask_sketch.validation.tables import feature_title
 
 PILOT_CHUNKS = 8  # chunks read at a time, until there are enough rows
-_MAX_DRAWS = 64  # of chunks at a time, where many rows are in chunks of few rows
+_MAX_DRAWS = 64  # draws of chunks at a time, at most, where many rows are in chunks of few rows
 _IN_SMALL_CHUNKS = 0.05  # share of the rows that may be in chunks too small for their part
 # The same where chunks differ, as in sorted data: 64 chunks, more of them if they are small, and
 # fewer if they are large, by the bytes of all

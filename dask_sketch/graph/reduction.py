@@ -14,7 +14,7 @@ from dask_sketch.sources.bag import Block, same_columns
 if TYPE_CHECKING:
     from dask_sketch.features.feature_map import FeatureMap
 
-ChunkFunction = Callable[..., Any]  # of (rows, weights, label) and perhaps groups
+ChunkFunction = Callable[..., Any]  # function of (rows, weights, label) and perhaps groups
 Combine = Callable[[list[Any]], Any]
 
 

@@ -345,7 +345,7 @@ class AlphaStableMixture(Mixture):
 
 def _sample_subordinator(rng: np.random.Generator, beta: Array) -> Array:
     """Positive stable variables with Laplace transforms ``exp(-t**beta)``, one for each index."""
-    angles = np.pi * (1.0 - rng.random(len(beta)))  # in (0, pi]
+    angles = np.pi * (1.0 - rng.random(len(beta)))  # angles in (0, pi]
     exponential = rng.standard_exponential(len(beta))
     out, inside = np.ones(len(beta)), beta < 1.0
     b, u, e = beta[inside], angles[inside], exponential[inside]

@@ -196,7 +196,8 @@ def create_store(
             unwritten(n_frames, dtype=np.int32, fill=-1),
             {
                 "long_name": "number of the audio file, an index into file_name",
-                "instance_dimension": "recording",  # as conventions have it for such an index
+                # conventions have this attribute for such an index
+                "instance_dimension": "recording",
             },
         ),
         "file_name": ("recording", np.array(files, dtype=object), {}),

@@ -55,8 +55,8 @@ def _instant(label: Any) -> Any:
             f"{label} has a time zone: remove it, by tz_convert(None) for universal time or by "
             "tz_localize(None) for local time"
         )
-    label = getattr(label, "start_time", label)  # of a period of pandas
-    for name in ("to_datetime64", "to_timedelta64"):  # of pandas, which knows nanoseconds
+    label = getattr(label, "start_time", label)  # a period of pandas has a start
+    for name in ("to_datetime64", "to_timedelta64"):  # methods of pandas, which knows nanoseconds
         if hasattr(label, name):
             return getattr(label, name)()
     if isinstance(label, datetime.timedelta):

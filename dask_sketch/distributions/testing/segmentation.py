@@ -29,13 +29,13 @@ from dask_sketch.validation.threads import one_blas_thread
 from dask_sketch.validation.warn import warn_user
 
 Array = NDArray[np.float64]
-_DIRECTIONS = 32  # of the largest variance between units
-_RIDGE = 0.1  # of the whitened statistic, relative to the largest variance
+_DIRECTIONS = 32  # directions of the largest variance between units
+_RIDGE = 0.1  # ridge of the whitened statistic, relative to the largest variance
 _KINDS = 2  # kinds of statistics, plain and whitened
 _DECAY = math.sqrt(2.0)  # ratio of the lengths of intervals
 _TINY = 1e-12  # variances relative to the largest one that are rounding
-_DOMINANT = 0.4  # fraction of the rows in one unit above which there is a warning,
-_MIN_UNITS = 8  # if there are at least as many units
+_DOMINANT = 0.4  # fraction of the rows in one unit above which there is a warning
+_MIN_UNITS = 8  # number of units from which there is this warning
 _MAX_STEP = 32.0  # ratio of the median sizes of the units before and after a position
 _HEADER = ("change from", "position", "p-value", "discrepancy", "interval")
 

@@ -191,7 +191,7 @@ def _single_loop(dtype: str) -> Callable[..., None]:
                 totals[0] = totals[1] = 0
                 _sum_basis(basis, 0, pitch, used, totals, 0)
                 place = number // tile * 2 * tile + number % tile
-                sums[place] -= totals[0]  # of one minus the cosine, where the one is not added
+                sums[place] -= totals[0]  # sum of one minus the cosine, where the one is not added
                 sums[place + tile] += totals[1]
 
     return _compiled(add_rows, dtype, types.int64)
