@@ -67,7 +67,7 @@ _FEW_ROWS = 5.0  # effective rows for each parameter, below which rows are left 
 _MIN_TESTED, _MAX_TESTED = 4, 5e4
 # Rows of the first fit, which has the starts: at least the first, and the second over components
 _FIRST_ROWS, _FIRST_WORK = 20_000, 1.28e6
-_CLEARLY_MORE = 1.2  # times the effective rows of the sample, from which pilot rows are more
+_CLEARLY_MORE = 1.2  # multiple of the effective rows of the sample from which pilot rows are more
 _PRIOR = 1.0  # rows that a weak prior of the covariances counts as
 _WARNED_OPTIMISM = 0.2  # excess of the likelihood of the rows of a fit over others, in nats
 

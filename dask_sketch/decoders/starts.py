@@ -44,7 +44,7 @@ _SQUARED_CHANCE, _UNEXPLAINED = 2.0, 0.1
 # but 1.75 where the mixture of the pilot misses 7 % of the energy of its rows, which is too much.
 _MOVED, _MISSED = 2.5, 0.04
 _BINS = 10  # bins of the moduli of characteristic functions
-_CHANCE = 4.0  # times that of random rows of a Gaussian, since tails may be heavy
+_CHANCE = 4.0  # multiple of the divergence of random rows of a Gaussian, since tails may be heavy
 # Classes of the models of other families, by the names of the models.
 FAMILIES: dict[str, type[VonMisesFisherMixture | AlphaStableMixture]] = {
     "von-mises-fisher": VonMisesFisherMixture,

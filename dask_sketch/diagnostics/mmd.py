@@ -44,12 +44,12 @@ def noise_level(sketch: Sketch, weights: NDArray[np.float64] | None = None) -> f
     Raises
     ------
     InputError
-        If the sketch has less than two samples, so that the noise cannot be estimated.
+        If the sketch has fewer than two samples, so that the noise cannot be estimated.
     """
     n = sketch.effective_count
     if not n > 1.0 + 1e-9:
         raise InputError(
-            f"the sketch is of {sketch.count} samples with effective count {n:g}: with less than "
+            f"the sketch is of {sketch.count} samples with effective count {n:g}: with fewer than "
             "two samples the noise cannot be estimated."
         )
     if weights is None:
@@ -351,12 +351,12 @@ def mmd(
     -------
     distance
         Discrepancy of two sketches; for a group, matrix of shape (n_groups, n_groups) with the
-        dimensions ``group.dim`` and ``other_`` before it, NaN for groups of less than two samples.
+        dimensions ``group.dim`` and ``other_`` before it, NaN for groups of fewer than two samples.
 
     Raises
     ------
     InputError
-        If the arguments are not two sketches or one group, if a sketch has less than two samples,
+        If the arguments are not two sketches or one group, if a sketch has fewer than two samples,
         or if the matrix needs more memory than is free; ``select`` some groups then.
     MergeError
         If the feature maps differ.

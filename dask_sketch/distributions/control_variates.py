@@ -25,7 +25,8 @@ from dask_sketch.validation.threads import one_blas_thread
 
 Array = NDArray[np.float64]
 _MAX_ROWS = 20_000
-_MORE = 4  # times as many draws of a model, of which those in the range of the data are taken
+# factor on the number of draws of a model, of which those in the range of the data are taken
+_MORE = 4
 _MAX_FREQUENCIES = 500  # frequencies used at most: two columns each
 _ROWS_PER_COLUMN = 10  # rows for each column at least
 _HELD_OUT = 0.2  # fraction of the frequencies that choose the ridge
@@ -36,7 +37,7 @@ _MAX_LEVERAGE = 0.9
 _SHARES = 3.0
 _MAX_CELLS = 4096  # pairs of levels whose shares are solved for
 _FEATURE_ERROR = 1e-7  # error of a feature in float32, for each level: phases grow with the codes
-_RIDGES = (1e-4, 1e-3, 1e-2, 0.1, 1.0)  # relative to the mean variance of the columns
+_RIDGES = (1e-4, 1e-3, 1e-2, 0.1, 1.0)  # ridges, relative to the mean variance of the columns
 _QUANTILE = 0.975  # quantile at which errors that few rows decide are widened
 # Effective number of random rows near a point, below which a mean has no error: of 44 points with 2
 # to 5, 98 % were within 1.96 errors, of 69 with fewer 28 %.

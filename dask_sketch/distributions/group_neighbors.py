@@ -57,7 +57,7 @@ def nearest_groups(
     Raises
     ------
     InputError
-        If there are not so many groups, a group has less than two samples, or rows have missing
+        If there are not so many groups, a group has fewer than two samples, or rows have missing
         values.
     MergeError
         If the feature maps differ.
@@ -106,8 +106,8 @@ def _checked(name: str, groups: SketchGroup | LazyResult) -> SketchGroup:
     few = ~(group.effective_count > 1.0 + 1e-9)
     if few.any():
         raise InputError(
-            f"{name}: {group.dim}={group.labels[int(np.argmax(few))]!s} has less than two samples, "
-            "so that its noise is unknown. Leave such groups out: "
+            f"{name}: {group.dim}={group.labels[int(np.argmax(few))]!s} has fewer than two "
+            "samples, so that its noise is unknown. Leave such groups out: "
             "groups.select(groups.effective_count > 1.5).",
             parameter=name,
         )

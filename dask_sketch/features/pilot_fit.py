@@ -46,7 +46,7 @@ _TOLERANCE = 1e-4  # smallest gain of one iteration, in nats per row
 _RICHER = (2, 4)
 _START_ROWS, _START_ITERATIONS, _NEAR_STARTS, _REFILLED = 4000, 20, 2, 2
 _ROWS_PER_PARAMETER = 20  # rows for each parameter from which a further start is tried
-_VARIANCE_FLOOR = 1e-8  # added to variances, as a fraction of those of the rows
+_VARIANCE_FLOOR = 1e-8  # constant added to variances, as a fraction of those of the rows
 _HALF_ITERATIONS = 10  # iterations of EM on half of the rows
 ROWS_PER_COMPONENT = 20  # rows of the fit for each component
 

@@ -30,8 +30,9 @@ _IN_SMALL_CHUNKS = 0.05  # share of the rows that may be in chunks too small for
 _MANY_CHUNKS, _MAX_CHUNKS, _MIN_CHUNKS = 64, 512, 16
 _SMALL_BYTES, _LARGE_BYTES = 2**27, 2**31
 _COMPARED = 20  # rows of a chunk whose mean is compared with those of others
-_BETWEEN, _CHANCE = 0.05, 5.0  # part of a variance that is between chunks, and times its noise
-_UNEVEN = 1.5  # times its share, from which a chunk has too few rows in the pilot
+# smallest part of a variance between chunks, and multiple of its noise, where chunks differ
+_BETWEEN, _CHANCE = 0.05, 5.0
+_UNEVEN = 1.5  # multiple of its share from which a chunk has too few rows in the pilot
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ _MIN_NOISE = 1e-9  # noise variance, as a fraction of the variance of the featur
 _STEPS, _STEPS_OF_PASS = 1, 3
 # largest number of steps, and tolerance, of an analysis without a start
 _MAX_STEPS, _TOLERANCE = 300, 1e-7
-_START_RIDGE = 1e-6  # added to correlations whose inverse gives the first noise variances
+_START_RIDGE = 1e-6  # ridge of correlations whose inverse gives the first noise variances
 
 
 def covariances_of(covariance_type: str) -> Covariances:

@@ -351,7 +351,7 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
         ------
         ValueError
             If an argument is out of range, a group has no samples or no target, or there are
-            less than two groups.
+            fewer than two groups.
         """
         if self._is_normal(X, y, groups):
             selected, labelled, known = self._select_lazily(X, y, sample_weight, _as_columns)

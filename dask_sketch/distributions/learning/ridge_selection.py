@@ -153,7 +153,7 @@ def select_ridge(
     Raises
     ------
     InputError
-        If a bandwidth or ridge is out of range, or there are less than two groups or codes.
+        If a bandwidth or ridge is out of range, or there are fewer than two groups or codes.
     """
     bandwidths = positive_numbers("bandwidths", bandwidths)
     alphas = positive_numbers("alphas", alphas)

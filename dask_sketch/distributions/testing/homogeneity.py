@@ -189,8 +189,8 @@ def compare_all(
     Raises
     ------
     InputError
-        If an argument is out of range, there are less than two groups, or the units are too few for
-        the level, such as one unit in each group.
+        If an argument is out of range, there are fewer than two groups, or the units are too few
+        for the level, such as one unit in each group.
 
     References
     ----------

@@ -147,8 +147,8 @@ def compare_each(
     Raises
     ------
     InputError
-        If an argument is out of range, there are less than two groups, or a group has too few units
-        to be found different among so many groups.
+        If an argument is out of range, there are fewer than two groups, or a group has too few
+        units to be found different among so many groups.
 
     References
     ----------
