@@ -208,8 +208,8 @@ class EmpiricalDistribution:
         """Errors of covariances by rows beyond all random rows, shape (n_features, n_features).
 
         Far rows of little weight are seldom among the random rows, and no other row shows their
-        products. One of mean weight is taken to be at each end of the data that is beyond the
-        random rows, a standard deviation from the mean in the other feature.
+        products. One row of mean weight is assumed at each end of the data beyond the random rows,
+        a standard deviation from the mean in the other feature.
         """
         sketch, weighted = self.sketch, self._weighted
         d = sketch.feature_map.n_features
