@@ -1,6 +1,6 @@
 """Maximum likelihood without rows: on simulated rows whose weights agree with the sketch.
 
-A mixture that is nearest to a sketch is not the likeliest one where the data is no such mixture.
+A mixture that is nearest to a sketch is not the likeliest one where the data is not such a mixture.
 Rows that are simulated from several mixtures, with weights such that their weighted sketch and
 moments are those of all rows (:mod:`~dask_sketch.decoders.calibrated_sample`), show more of its
 density.
@@ -53,7 +53,7 @@ _STARTS = 2  # starts by k-means, beside the fit to the sketch and the mixture o
 
 
 def likelier_on_simulated_rows(problem: Problem, solution: Solution, threads: Threads) -> Solution:
-    """Likelier mixture than that nearest to a sketch without rows, if the data is no such mixture.
+    """Likelier mixture than the nearest one to a sketch without rows, if the data has another form.
 
     Rows are simulated from the mixture of the pilot, from the fit to the sketch, and from one
     Gaussian of the mean and variances of the data, which a sketch holds exactly; then from the

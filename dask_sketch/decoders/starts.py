@@ -286,7 +286,7 @@ def pilot_mixture(sketch: Sketch, reach: float = _SAME) -> PilotMixture | None:
     energy = float(np.vdot(sketch.z, sketch.z).real) if reach > _SAME else 0.0
     if distance < max(_SQUARED_CHANCE * chance, _UNEXPLAINED * energy):
         return mixture
-    # the mixture may be far from its own rows, where the data is no such mixture
+    # the mixture may be far from its own rows, where the data is not such a mixture
     return mixture if _agrees_with_rows(sketch, pilot, chance) else None
 
 

@@ -794,7 +794,7 @@ def guarantees(model: GaussianMixture | Centroids, sketch: Sketch, seed: int = 0
     Returns
     -------
     guarantees
-        Quantities; nan for those that the theory does not bound.
+        Quantities; nan where the theory gives no bound.
     """
     feature_map = sketch.feature_map
     unit = np.sqrt(feature_map.mean_variances)

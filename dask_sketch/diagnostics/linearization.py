@@ -209,10 +209,10 @@ def overidentify(model: GaussianMixture, sketch: Sketch) -> Overidentification:
 
     A descent from the model finds the mixture nearest to the sketch in the metric of the inverse
     covariance of its noise (:func:`~dask_sketch.decoders.efficient.refine_efficiently`). The
-    squared distance, Hansen's J, is a chi-squared variable if the data is such a mixture. Some
-    sums of features hardly vary but in a few far rows, of which one alone would decide it: a ridge
-    of the metric, the larger the fewer rows there are, leaves them out. The p-value is below 0.05
-    in 2 to 10 %, and below 0.01 in 0 to 3 % of 50 to 80 draws of 300 to 20,000 rows.
+    squared distance, Hansen's J, is a chi-squared variable if the data is such a mixture. Some sums
+    of features hardly vary except in a few far rows, and one such row alone would decide the test.
+    A ridge of the metric, which is larger for fewer rows, leaves these sums out. The p-value is
+    below 0.05 in 2 to 10 %, and below 0.01 in 0 to 3 % of 50 to 80 draws of 300 to 20,000 rows.
 
     Parameters
     ----------

@@ -39,7 +39,7 @@ def noise_level(sketch: Sketch, weights: NDArray[np.float64] | None = None) -> f
     sketch
         Sketch of at least two samples.
     weights
-        Weights of the features, shape (n_frequencies,); those of decoders by default.
+        Weights of the features, shape (n_frequencies,); by default the weights in decoders.
 
     Raises
     ------
@@ -344,8 +344,9 @@ def mmd(
     other
         Sketch to compare with, of the same feature map; not for a group.
     squared
-        Return the unbiased estimate of the square, which is below zero now and then for two
-        sketches of one distribution. By default its root, and 0 where it is below zero.
+        Whether to return the unbiased estimate of the square, which may be negative for two
+        sketches of one distribution. By default, the result is its root, or 0 if the estimate is
+        negative.
 
     Returns
     -------

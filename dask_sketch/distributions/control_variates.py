@@ -104,7 +104,8 @@ def weighted_rows(
     seed
         Seed of the draws.
     within
-        Whether draws of a mixture are in the range of the data, if enough of them are.
+        Whether to keep only draws of a mixture in the range of the data, if there are enough of
+        them.
 
     Returns
     -------
@@ -206,8 +207,9 @@ class FeatureRegression:
     the mean of any function, and compared with its value in the sketch. The errors of other
     functions are assumed to be the same multiple of the deviation of their residuals. A function
     may look in the direction in which the model is wrong, as products of features do where it lacks
-    a correlation. So three times the share that is left of the differences between model and data
-    at those frequencies is taken to be left of the function's own difference.
+    a correlation. The share of a function's own difference that is left is therefore assumed to be
+    three times the share that is left of the differences between model and data at those
+    frequencies.
 
     Parameters
     ----------

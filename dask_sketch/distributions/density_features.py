@@ -64,7 +64,7 @@ class SpectralMeasure:
     density: Callable[[Array], Array] | None = None
 
     def rule(self, n_exponents: int) -> tuple[Array, Array]:
-        """Compute a quadrature rule: Gauss's if the measure has all moments, else of equal weights.
+        """Compute a quadrature rule: Gaussian if all moments exist, otherwise of equal weights.
 
         Parameters
         ----------

@@ -251,9 +251,9 @@ def divergence(
     n_samples
         Numbers of independent samples that ``first`` and ``second`` were fitted to, ``>= 1``, for
         mixtures without standard errors: their parameters then have the errors of maximum
-        likelihood. Infinity for a mixture that is known. Where the data is no such mixture, fits to
-        samples of one distribution may be different local maxima, and the interval may exclude 0:
-        compare rows, or use :func:`compare`, which assume no model.
+        likelihood. Infinity for a mixture that is known. If the data is not such a mixture, fits to
+        samples of one distribution may be different local maxima, and the interval may exclude 0.
+        Then compare rows, or use :func:`compare`; neither assumes a model.
     n_draws
         Number of draws from both mixtures together, ``>= 100``. By default 100,000, and up to a
         million where the parameters are known so well that the error of the simulation matters.
@@ -375,7 +375,7 @@ def checked_kind(kind: str, alpha: float | None) -> float:
     Raises
     ------
     InputError
-        If the kind is not known, the order is out of range, or the kind has none.
+        If the kind is not known, the order is out of range, or the kind has no order.
     """
     if kind not in KINDS:
         raise InputError(f"kind={kind!r}: choose one of {', '.join(KINDS)}.")
@@ -631,7 +631,7 @@ def divergence_matrix(
     n_rows: int | None = None,
     seed: int = 0,
 ) -> Array:
-    """Estimate the divergences of every two of many mixtures, or of many sets of rows.
+    """Estimate the divergences of all pairs of several mixtures, or of several sets of rows.
 
     Each mixture has one set of draws, which all of its pairs share.
 

@@ -60,10 +60,10 @@ class EmpiricalDistribution:
         functions and densities are of points on the unit sphere.
     model
         Mixture from which rows are drawn in place of the random rows of the sketch, such as for a
-        private sketch, which has none; a :class:`~dask_sketch.models.LatentClassMixture` if there
-        are categorical features. By default, a sketch without random rows uses the mixture of pilot
-        rows in its feature map. The errors are then estimated from frequencies that are left out.
-        They are too small where the model is wrong in ways that no frequency sees, such as far
+        private sketch, which has no rows; a :class:`~dask_sketch.models.LatentClassMixture` if
+        there are categorical features. By default, a sketch without random rows uses the mixture of
+        pilot rows in its feature map. The errors are then estimated from frequencies that are left
+        out. They are too small where the model is wrong in ways that no frequency sees, such as far
         tails or values that repeat: shares of boxes of counts or of rounded values may be wrong by
         many errors.
     seed
@@ -227,7 +227,7 @@ class EmpiricalDistribution:
         return np.asarray(np.hypot(products, products.T))
 
     def box_counts(self, lower: ArrayLike, upper: ArrayLike) -> Estimate:
-        """Total weight of the rows in boxes: their number, if rows have no weights.
+        """Total weight of the rows in boxes; without weights, the number of these rows.
 
         Parameters
         ----------
@@ -275,9 +275,8 @@ class EmpiricalDistribution:
     ) -> tuple[Estimate, NDArray[Any]]:
         """Histogram of one feature, like ``numpy.histogram``.
 
-        Counts of the levels of a categorical feature are exact, up to the rounding of the pass and
-        noise that was added, if the feature map has all characters of the feature, as maps of
-        ``design`` have.
+        If the feature map has all characters of a categorical feature, like maps of ``design``,
+        counts of its levels are exact up to the rounding of the pass and added noise.
 
         Parameters
         ----------
@@ -316,7 +315,7 @@ class EmpiricalDistribution:
         bins: int | tuple[Any, Any] = 10,
         range: tuple[Any, Any] | None = None,
     ) -> tuple[Estimate, NDArray[Any], NDArray[Any]]:
-        """Histogram of two features, like ``numpy.histogram2d``; a table of two categorical ones.
+        """Histogram of two features, like ``numpy.histogram2d``; a table if both are categorical.
 
         Parameters
         ----------
@@ -466,9 +465,9 @@ class EmpiricalDistribution:
         -------
         estimate
             Densities and standard errors, shape (n_points,): Dask arrays for lazy input, bags for
-            bags, labelled if the points are. The errors are errors of the kernel density of all
-            rows, and are too small far from all random rows. Both are NaN for points that are not
-            finite. A point takes up to a few milliseconds of CPU time.
+            bags, labelled if the points are labelled. The errors are errors of the kernel density
+            of all rows, and are too small far from all random rows. Both are NaN for points that
+            are not finite. A point takes up to a few milliseconds of CPU time.
 
         Raises
         ------
@@ -559,10 +558,10 @@ class EmpiricalDistribution:
         Returns
         -------
         scores
-            Scores, about one on average over the data, and p-values: shares of the random rows,
-            without those of the covariance, that have a score at least as large. Both have shape
-            (n_samples,): Dask arrays for lazy input, bags for bags, labelled if the rows are. They
-            are NaN for rows that are not finite.
+            Scores, about one on average over the data, and p-values: shares of the random rows that
+            have a score at least as large, without the rows of the covariance. Both have shape
+            (n_samples,): Dask arrays for lazy input, bags for bags, labelled if the rows are
+            labelled. They are NaN for rows that are not finite.
 
         Raises
         ------

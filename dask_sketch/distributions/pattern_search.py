@@ -430,8 +430,8 @@ class PatternSearch:
         Raises
         ------
         InputError
-            If there is no such point, or the value is not finite, or, without noise, it contradicts
-            an earlier one.
+            If there is no such point, the value is not finite, or it contradicts an earlier value
+            without noise.
         """
         position = self._position("position", position)
         value = require_number("value", value, -math.inf, math.inf, strict=True)

@@ -38,7 +38,7 @@ _Fit = TypeVar("_Fit", bound=Callable[..., Any])
 
 
 def restores_on_error(fit: _Fit) -> _Fit:
-    """Decorate a method that fits an estimator: after an error, the earlier fit is as it was."""
+    """Decorate a fitting method so that an error leaves the earlier fit unchanged."""
 
     @functools.wraps(fit)
     def fit_or_restore(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -64,13 +64,13 @@ def is_lazy(x: Any) -> bool:
 
 
 def open_lazy(x: Any, columns: Sequence[str] | None, weights: Any = None) -> Samples:
-    """Open lazy samples: the chosen columns of tables, while arrays hold the features alone."""
+    """Open lazy samples: the chosen columns of tables, and all columns of arrays."""
     chosen = None if isinstance(x, (da.Array, Samples)) else columns
     return open_samples(x, weights=weights, columns=chosen)
 
 
 def require_table(x: Any, name: str) -> None:
-    """Refuse anything but arrays of numbers and tables of such columns, and state the remedy.
+    """Refuse anything but arrays of numbers and tables of numbers, and state the remedy.
 
     Parameters
     ----------

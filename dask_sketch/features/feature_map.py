@@ -408,7 +408,7 @@ class FeatureMap:
         Raises
         ------
         InputError
-            If a scale is no positive number, or ``largest`` is less than ``smallest``.
+            If a scale is not a positive number, or ``largest`` is less than ``smallest``.
 
         Examples
         --------

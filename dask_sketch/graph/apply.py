@@ -54,8 +54,8 @@ def apply(model: Any, method: str, x: Any, weights: Any = None, **options: Any) 
     Returns
     -------
     result
-        Dask array with the axes of the samples, labelled if these are; a bag for a bag; for a mean
-        a lazy number. Input in memory gives the computed result.
+        Dask array with the axes of the samples, labelled if the samples are labelled; a bag for a
+        bag; for a mean, a lazy number. Input in memory gives the computed result.
 
     Raises
     ------
@@ -187,7 +187,8 @@ def apply_per_row(
     Returns
     -------
     values
-        Dask array with the axes of the samples, labelled if these are; a bag for a bag.
+        Dask array with the axes of the samples, labelled if the samples are labelled; a bag for a
+        bag.
     """
     if not isinstance(samples.blocks, da.Array):
         # with the samples as an argument, Dask would compute all of the bag in them

@@ -78,8 +78,8 @@ def second_moments(
     n_columns
         Number of columns of a random test matrix, whose products with the second moments are
         summed: ``n_features * n_columns`` numbers in place of ``n_features**2 / 2``, and about
-        eight columns for each component (Tropp et al. 2017). By default all second moments, of up
-        to 5,000 features.
+        eight columns for each component (Tropp et al. 2017). By default, all second moments of up
+        to 5,000 features are summed.
     like
         Second moments to which the new ones will be added, or a grid, such as the result of
         ``design(x, task="pca")``. By default the grid of center and units is computed from rows of
@@ -179,7 +179,7 @@ def second_moments(
 
 
 def partition_moments(grid: MomentGrid, nan_policy: str) -> Reduction:
-    """Reduction of each chunk to its second moments; of no samples for a chunk without rows.
+    """Reduction of each chunk to its second moments, which are empty for a chunk without rows.
 
     Parameters
     ----------

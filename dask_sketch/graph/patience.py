@@ -36,7 +36,7 @@ class Patience:
     Raises
     ------
     InputError
-        If the setting is no time.
+        If the setting is not a time.
     """
 
     def __init__(self, setting: str) -> None:

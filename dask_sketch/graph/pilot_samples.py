@@ -55,10 +55,11 @@ def pilot_samples(
     """Choose random rows, from as few chunks as possible.
 
     Every row, or every unit of weight, has nearly the same chance. Chunks of about the same size
-    are drawn with equal chances, others in proportion to their numbers of rows. Where these are
-    not known, or with weights, chunks that have too few rows in the pilot are read once more. A
-    row with a large weight may be drawn several times. Where the means of chunks differ, as in
-    sorted data, rows of 64 chunks are chosen, of up to 512 small or of at least 16 large ones.
+    are drawn with equal chances, others in proportion to their numbers of rows. If the numbers are
+    not known, or with weights, chunks that have too few rows in the pilot are read once more. A row
+    with a large weight may be drawn several times. If the means of chunks differ, as in sorted
+    data, rows of 64 chunks are chosen, or of up to 512 chunks if they are small, or of as few as 16
+    if they are large.
 
     Parameters
     ----------

@@ -175,8 +175,7 @@ class _OfColumns(NamedTuple):
 def of_same_columns(reduction: Reduction) -> Reduction:
     """Reduction that raises where tables of one input have different columns.
 
-    Nothing else tells the columns of the tables of a bag apart, if the computation knows no names
-    of features.
+    A computation without names of features could not tell the columns of different tables apart.
 
     Parameters
     ----------

@@ -613,7 +613,7 @@ def _candidates(positions, start, n, base, bound, numbers, hashes):  # type: ign
         for i in range(n):
             z = _hash(positions[i], base)
             numbers[count], hashes[count] = i, z
-            count += np.int64(z <= bound)  # without a branch, which would be mispredicted
+            count += np.int64(z <= bound)  # no branch, which would be mispredicted
     else:
         for i in range(n):
             z = _hash(start + i, base)

@@ -298,6 +298,6 @@ def _require_replaceable(
     if accepts is not None and not accepts(attributes):
         kind = str(attributes.get("schema")).rpartition("/")[2].replace("-", " ")[:80]
         raise OccupiedError(
-            f"store={store!r} holds a {kind} that is no earlier output of a job, so it is not "
+            f"store={store!r} holds a {kind} that is not an earlier output of a job, so it is not "
             "overwritten. Choose another path, or remove it."
         )

@@ -409,7 +409,7 @@ def values_by_label(given: Any, labels: Labels, name: str) -> Any:
     if len(index) == n and index.nlevels == 1:
         counted = list(index) == list(range(n)) and len(set(labels.tolist())) < n
         if counted or list(index) == labels.tolist():
-            return given.to_numpy()  # in this order already: labels of two sides may occur twice
+            return given.to_numpy()  # same order already: labels of two sides may occur twice
     if index.nlevels > 1 or not index.is_unique:
         raise InputError(
             f"{name} of type {type(given).__name__} has an index with labels that occur twice, or "

@@ -112,7 +112,7 @@ def compare_each(
     p-values are adjusted such that a share of at most ``rate`` of the groups that are found
     different is expected to be false.
 
-    Groups that were found different are no reference for the other groups. So all tests are
+    Groups that were found different are not a reference for the other groups. So all tests are
     repeated against the units of the groups that were not found, at least half of all groups, until
     the same groups are found again. The rate is exact for the first round only.
 

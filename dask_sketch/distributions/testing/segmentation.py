@@ -460,7 +460,7 @@ def _statistics(vectors: Array, sizes: Array, noise: Array, splits: NDArray[np.i
         for array in (sizes[:, None], sizes[:, None] * vectors, (sizes**2 * noise)[:, None])
     )
     before, after = (size[middle] - size[start])[:, 0], (size[end] - size[middle])[:, 0]
-    # sides with so little weight that rounding hides them are no evidence
+    # sides with so little weight that rounding hides them are not evidence
     seen = np.minimum(before, after) > _TINY * size[-1, 0]
     before, after = np.where(seen, before, 1.0), np.where(seen, after, 1.0)
     gap = (sums[middle] - sums[start]) / before[:, None]

@@ -153,7 +153,7 @@ def _structured_loop(dtype: str, tile: int, bits: int) -> Callable[..., None]:
 
 
 def _single_loop(dtype: str) -> Callable[..., None]:
-    """Compile the loop for frequencies that are no such sums, or load it from numba's cache."""
+    """Compile the loop for frequencies that are not such sums, or load it from numba's cache."""
     elements = VECTOR_BITS // (64 if dtype == "float64" else 32)
     step = AHEAD * elements
     mark = SOURCE_MARK

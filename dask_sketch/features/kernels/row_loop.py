@@ -68,7 +68,7 @@ def _spread(values, rows):  # type: ignore[no-untyped-def]
     d = values.size
     out = np.empty(rows * d)
     for start in range(0, rows * d, d):
-        for f in range(d):  # to compile ``out[...] = values`` takes two seconds, for its error
+        for f in range(d):  # compiling ``out[...] = values`` takes two seconds, for its error
             out[start + f] = values[f]
     return out
 

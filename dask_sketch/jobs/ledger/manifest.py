@@ -294,7 +294,7 @@ def read_pilot(backend: Backend, reference: Reference, feature_map: FeatureMap) 
 
 
 def require_vacant(backend: Backend) -> None:
-    """Check that a ledger can be created; an interrupted attempt to create one is no obstacle.
+    """Check that a ledger can be created; an interrupted attempt to create one is not an obstacle.
 
     Parameters
     ----------
