@@ -8,9 +8,8 @@
 >>> group.dim, group.labels, group.count.sum()
 ('speaker', array([False,  True]), np.int64(1000))
 
-A DataTree has a dataset in each of its nodes, of other variables and lengths perhaps. Which of them
-are samples of one kind is for the caller to say, by a map. Either as a group of the nodes, in one
-pass if they are lazy:
+The nodes of a DataTree may have different variables and lengths, so choose the nodes to sketch
+together. The sketches of the nodes form a group, which takes one pass if the nodes are lazy:
 
 >>> import dask
 >>> import dask_sketch as ds
@@ -25,7 +24,7 @@ pass if they are lazy:
 >>> found.labels, found.count
 (array(['/a', '/b'], dtype='<U2'), array([500, 500]))
 
-or as a tree of the sketches, whose nodes have the sums as variables:
+or a tree, whose nodes have the sums of their sketches as variables:
 
 >>> sums = tree.map_over_datasets(
 ...     lambda node: (
@@ -53,7 +52,7 @@ from dask_sketch.graph.sketch import sketch
 if TYPE_CHECKING:
     from dask_sketch.distributions.testing.result import TwoSampleTest
 
-_FREQUENCIES = 512  # of a designed feature map for comparing
+_FREQUENCIES = 512  # frequencies of a designed feature map for comparing
 
 
 @xr.register_dataset_accessor("sketch")

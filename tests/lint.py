@@ -1,8 +1,9 @@
 """Check the house rules that no published linter knows: ``python -m tests.lint``.
 
 Sizes are counted in lines of code: docstrings, comments and blank lines are free. Descriptions of
-parameters and modules are phrases of plain English, and tests rely on public names and on the
-values in messages. Each finding is printed with its place; the exit status is 1 if there are any.
+parameters, modules and constants are phrases of plain English, and tests rely on public names and
+on the values in messages. Each finding is printed with its place; the exit status is 1 if there are
+any.
 """
 
 from __future__ import annotations
@@ -25,6 +26,12 @@ PRIVATE = re.compile(
     r"\b(held against|holds against|way out|told by|are told|is told|lanes|waves|dear|"
     r"the door|worth keeping|whole numbers?|stands? at|came of|come what may)\b",
     re.IGNORECASE,
+)
+# a comment behind a constant that continues its name, as in "MAX_NAMES = 4096  # in a list"
+CONTINUED = re.compile(
+    r"\s*_*[A-Z][A-Z0-9_]*(, _*[A-Z][A-Z0-9_]*)*(: [^=]+)? = .*  # "
+    r"(?P<word>of|in|at most|by|for|from|beyond|above|below|under|over|with|without|that|which|"
+    r"until|between|around)\b"
 )
 # names that several folders share, with one meaning everywhere
 SHARED_NAMES = {
@@ -85,11 +92,13 @@ def check_descriptions(tree: ast.Module) -> Iterator[Finding]:
 
 
 def check_comments(source: str) -> Iterator[Finding]:
-    """Find private terms in comments and messages."""
+    """Find private terms in comments and messages, and comments that continue a name."""
     for number, line in enumerate(source.splitlines(), 1):
         _, _, comment = line.partition("# ")
         if found := PRIVATE.search(comment):
             yield number, f"private term {found.group()!r}: see the glossary"
+        if found := CONTINUED.match(line):
+            yield number, f"the comment starts with {found['word']!r}: name the thing"
 
 
 def check_lazy_imports(name: str, tree: ast.Module) -> Iterator[Finding]:

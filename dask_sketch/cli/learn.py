@@ -474,8 +474,9 @@ def _of_samples(
         methods = ["transform"]
     with run.cluster():
         applied = [apply(fitted, method, run.path(data), **input_arguments) for method in methods]
-        arrays = [getattr(values, "data", values) for values in applied]  # without their labels
-        axes = arrays[0].ndim - (methods == ["transform"])  # of the samples
+        # arrays without their labels
+        arrays = [getattr(values, "data", values) for values in applied]
+        axes = arrays[0].ndim - (methods == ["transform"])  # number of axes of the samples
         arrays = [x if axes == 1 else x.reshape((-1, *x.shape[axes:])) for x in arrays]
         for number in range(arrays[0].numblocks[0]):
             parts = [np.asarray(compute_plain(values.blocks[number])[0]) for values in arrays]

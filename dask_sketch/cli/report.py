@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dask_sketch.sketching.group import SketchGroup
 
 DEFAULT = "report.html"
-MAX_GROUPS = 50  # in the table of groups
+MAX_GROUPS = 50  # groups in the table of groups, at most
 _RESULTS = ("sketch", "model")  # names of what commands leave in a folder beside data
 
 

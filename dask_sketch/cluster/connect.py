@@ -197,7 +197,7 @@ def _slurm(settings: ClusterSettings) -> Iterator[Any]:
     with contextlib.ExitStack() as stack:
         folder = str(settings.tls) if settings.tls else None
         if settings.tls is None and _can_encrypt():
-            # for the lifetime of the cluster; the jobs read it under the same path
+            # the folder exists as long as the cluster; the jobs read it under the same path
             certificates = tempfile.TemporaryDirectory(prefix=".certificates-", dir=shared)
             folder = stack.enter_context(certificates)
             make_certificates(folder)

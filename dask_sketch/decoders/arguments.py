@@ -44,11 +44,12 @@ from dask_sketch.validation.warn import warn_user
 
 # Arguments that make a method other than "likelihood" the default, or take the place of a method.
 _NOT_DEFAULT = ("method", "start", "bounds", "covariance", "device", "merge")
-_MAX_RATIO = 1e3  # of the standard deviations of features that have one variance
+_MAX_RATIO = 1e3  # largest ratio of the standard deviations of features that have one variance
 # Rows without missing values, in all or as a part of the rows, and for each parameter, below which
 # they are not used.
 _COMPLETE_ROWS, _COMPLETE_PART, _ROWS_PER_PARAMETER = 1000, 0.5, 5
-_ROWS_PER_COMPONENT = 4  # of the sample, so that maximum likelihood is the default
+# rows of the sample for each component from which maximum likelihood is the default
+_ROWS_PER_COMPONENT = 4
 
 
 def check_problem(

@@ -24,9 +24,11 @@ Array = NDArray[np.float64]
 _ROWS_PER_CONSTRAINT = 4  # real constraints beyond this fraction of the rows fit sampling noise
 _MAX_FREQUENCIES = 500  # frequencies used at most: the Gram matrix has twice as many columns
 _HELD_OUT = 0.2  # fraction of the used frequencies that choose the ridge
-_ROUNDING = 32.0 * float(np.finfo(np.float32).eps)  # of products of features, relative to the mean
-_UNLIKE, _MIN_HELD = 4.0, 10  # times chance; frequencies held out that are compared with chance
-_RIDGES = (1e-4, 1e-3, 1e-2, 0.1, 1.0)  # relative to the mean squared feature
+# rounding error of products of features, relative to the mean
+_ROUNDING = 32.0 * float(np.finfo(np.float32).eps)
+# multiple of chance, and frequencies held out that are compared with it
+_UNLIKE, _MIN_HELD = 4.0, 10
+_RIDGES = (1e-4, 1e-3, 1e-2, 0.1, 1.0)  # ridges, relative to the mean squared feature
 _MAX_RATIO = 5.0  # largest calibrated weight, relative to the base weight
 _SEARCH_PASSES, _FINAL_PASSES = 3, 12  # passes over the rows at most
 _TOLERANCE = 1e-4  # change of the weights that ends the passes, as a fraction of their sum

@@ -170,19 +170,19 @@ def decode(
     method
         Two methods are not from the papers, ``"likelihood"`` and ``"density"``:
 
-        - ``"likelihood"``, the default for mixtures where the sketch carries random rows, or its
-          feature map is one of :func:`dask_sketch.design`: maximum likelihood on rows whose weights
-          are calibrated to the sketch (:func:`dask_sketch.calibrate`), or the fit to the sketch
-          where that is as likely. The rows are part of the sketch. A fit to a sketch without rows
-          is compared with the mixture of the pilot rows that ``design`` read. If the sketch is of
+        - ``"likelihood"``, the default for mixtures if the sketch carries random rows, or if
+          :func:`dask_sketch.design` made its feature map: maximum likelihood on rows whose weights
+          are calibrated to the sketch (:func:`dask_sketch.calibrate`), or the fit to the sketch if
+          it is as likely. The rows are part of the sketch. A fit to a sketch without rows is
+          compared with the mixture of the pilot rows that ``design`` read. If the sketch is of
           other data than the pilot rows, such as a group or later data, that mixture is moved to
-          its scale where that explains the sketch, and rows simulated from it are calibrated to
-          the sketch. Where the data is no mixture of so few Gaussians, rows simulated from the fit
-          to the sketch take part, too. If the sketch holds all rows, and these are few for
-          the number of parameters, held-out rows decide whether a prior of the covariances is used,
-          and a warning states by how much their likelihood is lower. It is also the default for
-          ``model="dirac"``: k-means on the calibrated rows. Without rows, the result is the
-          centroids of the pilot rows, if the map was designed for the same number of them
+          the scale of the sketch if this explains the sketch, and rows simulated from it are
+          calibrated to the sketch. If the data is not a mixture of so few Gaussians, rows simulated
+          from the fit to the sketch take part as well. If the sketch holds all rows, and these are
+          few for the number of parameters, held-out rows decide whether a prior of the covariances
+          is used, and a warning states by how much their likelihood is lower. It is also the
+          default for ``model="dirac"``: k-means on the calibrated rows. Without rows, the result is
+          the centroids of the pilot rows, if the map was designed for the same number of them
           (``task="clustering"``) and the sketch is of the same data.
         - ``"cl-ompr"``: Algorithm 1 with replacement, the default for all other mixtures: for a
           feature map without pilot rows, or with pilot rows of very different data; for a private
@@ -197,9 +197,9 @@ def decode(
           and smooth densities.
         - ``"density"``, the default for other centroids without rows: a density of several atoms
           for each centroid, partitioned by k-means; the most precise search for clustering. As in
-          k-means, distances are Euclidean, in the units of the data. Where noise does not explain
-          the density, k-means on simulated rows may take its place, whose weights agree with the
-          sketch. With ``model="gaussian"``: a density of as many atoms as explain the sketch,
+          k-means, distances are Euclidean, in the units of the data. If noise does not explain the
+          density, k-means on simulated rows, whose weights agree with the sketch, may take its
+          place. With ``model="gaussian"``: a density of as many atoms as explain the sketch,
           reduced to the components of greatest likelihood, for data that no mixture of
           ``n_components`` Gaussians fits, such as speech.
         - ``"sketch-shift"``: mean shift on the sketch (see the second reference). With
@@ -221,17 +221,18 @@ def decode(
         estimate of its scale.
     covariance_type
         Type of the covariances of a mixture, as in scikit-learn and :class:`GaussianMixture`:
-        ``"diag"``, the default without a ``start``, whose type is kept; ``"spherical"``, as
+        ``"diag"``, the default (a ``start`` keeps its own type); ``"spherical"``, as
         ``model="isotropic"``; ``"tied"``, one matrix for all components; ``"full"``, one for each;
-        or ``("low-rank", r)``, also ``"low-rank:r"``, factor analysers, whose matrices are the sum
-        of a diagonal one and one of rank ``r``, for many features. Matrices are fitted by maximum
-        likelihood on the random rows of the sketch and to the sketch itself, or, without rows, to
-        the sketch alone, from diagonal mixtures of the same sketch (``"cl-ompr"`` or
-        ``"splitting"``), and where that is clearly no mixture of so few Gaussians, to simulated
-        rows that are calibrated to the sketch. They need ``n_components``, at most 4096 parameters,
-        and five frequencies for each parameter, or two with ``"low-rank:r"``. Each component has
-        ``1 + d + d (d + 1) / 2`` parameters with ``"full"``, and ``1 + d + d (1 + r)`` with
-        ``"low-rank:r"``. The fit is always refined as by ``refine="efficient"``.
+        or ``("low-rank", r)``, also ``"low-rank:r"``, for factor analysers, whose matrices are the
+        sum of a diagonal matrix and a matrix of rank ``r``, for data of many features. If the
+        sketch has random rows, matrices are fitted by maximum likelihood on these rows, and to the
+        sketch itself. Without rows, they are fitted to the sketch alone, starting from diagonal
+        mixtures of the same sketch (``"cl-ompr"`` or ``"splitting"``). If the data is clearly not a
+        mixture of so few Gaussians, they are fitted to simulated rows that are calibrated to the
+        sketch. They need ``n_components``, at most 4096 parameters, and five frequencies for each
+        parameter, or two with ``"low-rank:r"``. Each component has ``1 + d + d (d + 1) / 2``
+        parameters with ``"full"``, and ``1 + d + d (1 + r)`` with ``"low-rank:r"``. The fit is
+        always refined as by ``refine="efficient"``.
     refine
         ``"efficient"``: weight the entries of the sketch by the inverse of their covariance, which
         makes estimates as precise as maximum likelihood on all samples to the extent that the
@@ -263,31 +264,31 @@ def decode(
     seed
         Seed of the starting points, ``>= 0``. The same seed gives the same bits.
     replicates
-        Number of independent fits ``>= 1``; the one of lowest cost is returned. The densities that
-        ``"density"`` reduces to a mixture are pooled instead. Where noise does not explain the one
-        fit to a private sketch, up to four others begin in smaller ranges than its bounds.
+        Number of independent fits ``>= 1``; the fit of lowest cost is returned. The densities that
+        ``"density"`` reduces to a mixture are pooled instead. If noise does not explain a single
+        fit to a private sketch, up to four further fits start in ranges smaller than its bounds.
     variance_floor
-        Smallest variance of a component in a fit to the sketch, as a fraction of the mean variance
-        that the frequency distribution expects, or of that of the data if that is less, in (0, 1).
-        Efficient refinement goes down to a tenth of it, and eigenvalues of covariance matrices to a
-        hundredth of either. The paper's is 1e-15; 0.3 suits data without clusters, such as speech.
-        Mixtures of maximum likelihood, which ``"likelihood"``
-        mostly returns for real data, are not bounded by it, but by a millionth of the variance of
-        the rows.
+        Smallest variance of a component in a fit to the sketch, in (0, 1), as a fraction of the
+        mean variance that the frequency distribution expects, or of the mean variance of the data
+        if it is smaller. Efficient refinement allows a tenth of this floor, and eigenvalues of
+        covariance matrices may be a hundredth of either. The paper has 1e-15; 0.3 suits data
+        without clusters, such as speech. For mixtures of maximum likelihood, which ``"likelihood"``
+        mostly returns for real data, the floor is a millionth of the variance of the rows instead.
     device
         ``"cuda"``: sums over frequencies are computed on the current GPU, in float64; the model is
-        the same up to rounding. For many frequencies, and not for methods that find centroids.
+        the same up to rounding. Useful for many frequencies; not available for methods that find
+        centroids.
     shared_alpha
         Whether all components of ``model="alpha-stable"`` have the same ``alpha``.
     threads
         Number of threads ``>= 1`` that share the work. The bits of the result do not depend on it.
-        By default the cores that this process may use, at most 16 and at most ``OMP_NUM_THREADS``;
-        outside the main thread, such as in a Dask task, 1.
+        By default the cores that this process may use, at most 16 and at most ``OMP_NUM_THREADS``,
+        and 1 outside the main thread, such as in a Dask task.
     executor
         Executor of the replicates, or of the groups, each in one thread: any
         :class:`concurrent.futures.Executor`, such as ``client.get_executor()`` of a Dask cluster. A
         task carries the sketch, and samples the frequencies again. The result is the same as
-        without.
+        without an executor.
     progress
         True shows a bar, in a notebook or on the standard error stream. A function is called as
         ``progress(done, total, cost)`` after each iteration.
@@ -355,7 +356,7 @@ def _decode_sketch(
         classes = decode_latent_classes(sketch, n_components, **options)
         warn_of_unseen_pairs(sketch, classes.n_components)
         return classes
-    if not isinstance(n_components, (str, float)):  # which are refused below
+    if not isinstance(n_components, (str, float)):  # such numbers are refused below
         sketch = without_few_rows(sketch, n_components, options["covariance_type"])
     problem, method = check_problem(sketch, n_components, **options)
     warn_of_unseen_pairs(sketch, problem.n_components)
@@ -425,9 +426,9 @@ def _likelier(problem: Problem, solution: Solution, n_threads: int) -> Solution:
 def _warn_of_fit(problem: Problem, solution: Solution, non_default: Collection[str]) -> None:
     """Warn of a solution that simple rivals beat, or that noise does not explain."""
     sketch, test = problem.sketch, solution.overidentification
-    if problem.model in TRANSFORMS:  # whose methods compare with rivals themselves
+    if problem.model in TRANSFORMS:  # the methods of these models compare with rivals themselves
         return
-    if problem.has_matrices and solution.message == SIMULATED:  # of which users are warned
+    if problem.has_matrices and solution.message == SIMULATED:  # users are warned of such solutions
         return
     if solution.factors is not None and (solution.score is None or problem.refine is not None):
         warn_of_lost_width(solution.factors, has_rows=solution.score is not None)

@@ -38,7 +38,8 @@ from dask_sketch.validation.choices import MAX_SOLVABLE
 # from 26 to 14 CPU seconds.
 APPROACH = StoppingRule(tolerance=1e-4, n_iterations=100)
 LONG_APPROACH = StoppingRule(tolerance=1e-5, n_iterations=400)
-LOCAL = StoppingRule(tolerance=1e-3, n_iterations=30)  # one or two atoms, the others fixed
+# stopping rule for one or two atoms, while the others are fixed
+LOCAL = StoppingRule(tolerance=1e-3, n_iterations=30)
 # If the data is such a mixture, a few steps end at the minimum. If it is not, the valley is long
 # and flat: on speech (d = 12, K = 64, m = 4000), 100 steps took 23 CPU seconds and ended at 2.14
 # noise levels, 30 took 7 and ended at 2.23, which is 0.03 nats worse.
@@ -317,7 +318,7 @@ def _trust_region(objective: Objective, weights: Array, theta: Array) -> tuple[A
     """Lowest and highest step (P,) for which the linear model of the atoms is meaningful."""
     d = objective.space.n_features
     reach = np.sqrt(objective.space.variances(theta))
-    reach = np.where(reach > 0.0, reach, 1.0)  # for points, the reach of the frequency distribution
+    reach = np.where(reach > 0.0, reach, 1.0)  # points have the reach of the frequency distribution
     mean = float(weights.mean())
     lightest = np.where(weights < _LIGHT_STEP * mean, 0.0, _SHRINK * weights)
     low = np.concatenate([-reach, (_SHRINK - 1.0) * theta[:, d:]], axis=1)

@@ -49,11 +49,11 @@ from dask_sketch.validation.threads import Threads
 from dask_sketch.validation.warn import warn_user
 
 _SHORTEST, _LONGEST = 0.05, 0.9999  # mean vectors of the starts
-_FACTORS = (1.0, 0.25, 0.03)  # of the concentrations of a start
+_FACTORS = (1.0, 0.25, 0.03)  # factors on the concentrations, one for each start
 # Numbers of parameters times frequencies up to which there is a fit to the sketch of rows.
 _MAX_DESCENT = 5_000_000
 _RESOLVED = 10.0  # squared frequencies at which a concentration is as good as infinite
-_N_STARTS = 3  # of spherical k-means on the rows
+_N_STARTS = 3  # starts of spherical k-means on the rows
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ _TRACES = 32  # random vectors that estimate a trace, to a tenth of the deviatio
 _SIGNS = np.array([-1.0, 1.0])
 _STEPS = 8  # largest number of Newton steps of a round
 _INFLUENCES = 4000  # rows whose weights and influences are compared
-_FEATURES = 2**22  # of these rows in memory at a time
+_FEATURES = 2**22  # values of the features of these rows that are in memory at a time
 _STILL = 1e-3  # smallest improvement of the weighted cost by a step, in noises of a parameter
 _NO_INFORMATION = 1e-9  # fraction of the largest eigenvalue, as for rotations of factors
 
@@ -448,7 +448,7 @@ class _Metric:
             diagonal = covariance.reshape(-1)[:: len(covariance) + 1]
             added = objective.effective_count * objective.added_variance
             diagonal += objective.rounding + added + _CANCELLED
-            if not diagonal.min() > 0.0:  # of a matrix that is not positive definite, or NaN
+            if not diagonal.min() > 0.0:  # the matrix is not positive definite, or has NaN
                 raise linalg.LinAlgError("a variance of the sketch is not positive")
             deviation = np.sqrt(diagonal)
             covariance /= deviation
@@ -470,7 +470,7 @@ class _Metric:
             self._scale[columns] = scale
             if test:
                 self._factors.append((factor, columns))
-            del covariance, factor, white  # before those of the next block
+            del covariance, factor, white  # memory is freed before the next block is made
         # in units of the standard error of each parameter alone; there is no information about some
         # directions if components coincide, and nothing moves along these
         self._unit = 1.0 / np.sqrt(np.maximum(self.information.diagonal(), 1e-300))

@@ -44,9 +44,11 @@ _LIGHTEST = 1e-8  # weight of a component at the start, as a fraction of all
 # Curvatures are at least a fraction of the largest, and for loadings a fraction of the curvatures
 # of means: loadings that are near zero hardly change an atom.
 _FLAT, _FLAT_LOADING = 1e-4, 0.1
-_LARGEST_FALL, _LARGEST_RISE = 0.3, 10.0  # of a noise variance in one step of the refinement
+# bounds of a noise variance after one step of the refinement, relative to that before
+_LARGEST_FALL, _LARGEST_RISE = 0.3, 10.0
 _NARROWEST = 0.1  # eigenvalue of the first matrices, in units of the variances
-_LOST_FRACTION = 1e-3  # of the variance of a feature: noise that hardly widens the density
+# fraction of the variance of a feature below which noise hardly widens the density
+_LOST_FRACTION = 1e-3
 
 
 class FactorSpace(ParameterSpace):

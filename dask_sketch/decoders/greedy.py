@@ -22,7 +22,7 @@ from dask_sketch.decoders.starts import ascend_correlation, find_atom
 from dask_sketch.decoders.swap_moves import prune, swap_atoms
 from dask_sketch.features.design import default_n_frequencies
 
-IHT_ITERATIONS = 10  # as in the paper of Blumensath and Davies
+IHT_ITERATIONS = 10  # number of iterations in the paper of Blumensath and Davies
 _MAX_GREEDY = 20  # components beyond which hierarchical splitting searches, whose time grows less
 
 # Search ``(objective, n_components, rng, report)`` for the atoms of a sketch.

@@ -25,15 +25,16 @@ from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.tables import require_names
 from dask_sketch.validation.warn import warn_user
 
-_ROWS_PER_COMPONENT = 4  # of the sample, so that its likelihood decides
+_ROWS_PER_COMPONENT = 4  # rows of the sample for each component from which its likelihood decides
 _SIMULATED = 20_000  # rows simulated from a mixture of the pilot of another number of components
-_RANDOM_STARTS = 5  # without a pilot and without rows, for each replicate
-_ROUNDS = 2  # of the weights of the moments, which depend on the mixture
+_RANDOM_STARTS = 5  # random starts of each replicate if there are no pilot and no rows
+_ROUNDS = 2  # rounds of weighting the moments: the weights depend on the mixture
 # Numbers of components, times categorical columns, times squared frequencies up to which moments
 # are weighted by the inverse of their covariance, and frequencies: 16 m**2 doubles of memory.
 _MAX_WEIGHTED, _MAX_FREQUENCIES = 4e8, 2000
-_MAX_PARAMETERS = 4096  # of the normal equations
-_DEVIATIONS = 4.0  # of the overidentification statistic above its mean, beyond chance
+_MAX_PARAMETERS = 4096  # parameters in the normal equations, at most
+# deviations above its mean up to which the overidentification statistic may be chance
+_DEVIATIONS = 4.0
 
 
 class _Fit(NamedTuple):
@@ -378,7 +379,7 @@ def _chosen(
     pilot, n_rows = sketch.feature_map.pilot, rows.effective_count
     if sketch.sample is not None:
         by_chance *= max(1.0 - len(values) / sketch.count, 0.0)
-    elif pilot is not None:  # whose mixture is known as well as its rows allow
+    elif pilot is not None:  # the mixture of the pilot is known as well as its rows allow
         n_rows = min(n_rows, pilot.n_rows)
     if gain > by_chance / n_rows:
         origin = "rows of the pilot mixture, calibrated" if sketch.sample is None else "the rows"

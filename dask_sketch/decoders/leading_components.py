@@ -33,8 +33,9 @@ from dask_sketch.validation.threads import one_blas_thread
 from dask_sketch.validation.warn import warn_user
 
 Array = NDArray[np.float64]
-_ROUNDING = 2.0 ** np.arange(-30, -9, 4)  # of the products, relative to their size
-_MAX_NEGATIVE = 0.01  # of the sum of all eigenvalues, in size
+# shifts of the products against rounding, relative to the size of the products
+_ROUNDING = 2.0 ** np.arange(-30, -9, 4)
+_MAX_NEGATIVE = 0.01  # largest sum of negative eigenvalues, as a fraction of the sum of all sizes
 _MAX_EXCESS = 0.02  # excess risk that warns; the estimate is often two times too large
 
 

@@ -67,7 +67,7 @@ _FEW_ROWS = 5.0  # effective rows for each parameter, below which rows are left 
 _MIN_TESTED, _MAX_TESTED = 4, 5e4
 # Rows of the first fit, which has the starts: at least the first, and the second over components
 _FIRST_ROWS, _FIRST_WORK = 20_000, 1.28e6
-_CLEARLY_MORE = 1.2  # times the effective rows of the sample, from which pilot rows are more
+_CLEARLY_MORE = 1.2  # multiple of the effective rows of the sample from which pilot rows are more
 _PRIOR = 1.0  # rows that a weak prior of the covariances counts as
 _LARGEST_NATS = 100.0  # largest loss that a warning states
 _WARNED_OPTIMISM = 0.2  # excess of the likelihood of the rows of a fit over others, in nats
@@ -140,7 +140,8 @@ def _fit_without_rows(
     sketch, k = problem.sketch, problem.required_size
     if k == 1 and _has_moments(problem):
         gaussian = np.ones(1), sketch.mean[None], sketch.variance[None]
-        score = -0.5 * float((np.log(2.0 * np.pi * sketch.variance) + 1.0).sum())  # of all rows
+        # score of all rows
+        score = -0.5 * float((np.log(2.0 * np.pi * sketch.variance) + 1.0).sum())
         return LikelihoodCandidates(None, gaussian, score, True, calibrated)
     rows, masses = np.asarray(calibrated.rows, dtype=np.float64), calibrated.weights
     likeliest = pilot.weights, pilot.means, pilot.variances
@@ -386,7 +387,7 @@ def conclude(
     with collect_warnings() as collected:  # about a model that may be rejected
         end = conclude_matrices if problem.has_matrices else conclude_search
         nearest = end(problem, fits, threads, report)
-    assert nearest.shapes is not None  # of the models in the table
+    assert nearest.shapes is not None  # all models in the table have shapes
     mixture = nearest.weights, nearest.means, nearest.shapes
     score = mean_log_likelihood(calibrated.rows.astype(np.float64), calibrated.weights, mixture)
     gain = best.score - score
@@ -411,7 +412,7 @@ def _gain_by_chance(problem: Problem, best: LikelihoodCandidates) -> float:
     by_chance = gain_by_chance(n_parameters)
     if problem.sketch.sample is None or best.of_pilot:
         n_rows, effective = complete_pilot_rows(problem.sketch), problem.sketch.effective_count
-        if effective > 0.99 * problem.sketch.count:  # of equal weights
+        if effective > 0.99 * problem.sketch.count:  # the weights are equal
             return float(by_chance / n_rows)
         # pilot rows are drawn by their weights: few rows of large weight make the noise of both
         return float(by_chance / min(n_rows, effective) + by_chance / effective)

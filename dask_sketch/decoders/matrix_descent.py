@@ -20,12 +20,12 @@ from dask_sketch.decoders.objectives.atoms import Array, entries, packed, unpack
 from dask_sketch.decoders.objectives.objective import Objective
 
 _LIGHTEST = 1e-8  # weight of a component at the start, as a fraction of all
-_DAMPING, _MAX_DAMPING, _MIN_DAMPING = 1e-3, 1e8, 1e-12  # relative to the curvatures
+_DAMPING, _MAX_DAMPING, _MIN_DAMPING = 1e-3, 1e8, 1e-12  # damping, relative to the curvatures
 _FLAT = 1e-7  # curvatures below this fraction of the largest count as that
 _TOLERANCE = 1e-7  # relative gain of a step that ends the descent
 # Multiplications of all steps, of which a core makes some 5e9 a second, and numbers of steps.
 _DESCENT_WORK, _ITERATIONS = 5e10, (30, 200)
-_LARGEST_STEP = 1.0  # of the logarithm of a weight
+_LARGEST_STEP = 1.0  # largest step of the logarithm of a weight
 
 
 @dataclass(frozen=True)

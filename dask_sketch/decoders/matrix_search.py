@@ -60,7 +60,7 @@ _MOVE_WORK, _RESTART_WORK = 2e11, 3e8
 # parameters, above which components with factors are moved: 0.4 to 0.7 at the minima (d = 12 and
 # 64), 5 or more elsewhere.
 _CHANCE = 2.0
-_FIRST_LOADING = 0.1  # of an added component, in standard deviations
+_FIRST_LOADING = 0.1  # size of the first loadings of an added component, in standard deviations
 _RESTARTS = 2  # further searches where the statistic of the refined fit is too large
 _GAIN = 0.01  # smallest relative gain of a move
 N_REPORTS = 2 * _MAX_MOVES + 40  # largest number of reports of a search, roughly

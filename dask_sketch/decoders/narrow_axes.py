@@ -15,7 +15,8 @@ from dask_sketch.validation.warn import warn_user
 _ROOT = math.sqrt(2.0 * math.pi)
 _NODES = np.linspace(math.log(1e-6), math.log(40.0), 800)  # logarithms of variances by their errors
 _RESOLVED = 3.0  # errors beyond which a variance is known
-_LEAST_ERROR = 1e-8  # as a fraction of the variance; components without weight have no errors
+# smallest error, as a fraction of the variance: components without weight have no errors
+_LEAST_ERROR = 1e-8
 # Eigenvalues in units of the smallest one that a fit may have, up to which they are on the bound,
 # and weight of such components that is warned of. One component on the bound lost 2.1 to 2.5 nats
 # where its narrow axis had a 200th of the variance of the bound, and 0.06 to 0.3 with half of it;

@@ -32,7 +32,8 @@ _TILE = 256  # frequencies; the four sums of two tiles (2 MiB) stay in the secon
 # cost is then known to an eighth of its standard deviation.
 _POINTS = 64
 _DEVIATIONS = 3.0  # standard deviations above the expected cost that noise explains
-_RIDGE = 1e-9  # relative to the curvatures, so that equations with coincident atoms are solvable
+# ridge relative to the curvatures, so that equations with coincident atoms are solvable
+_RIDGE = 1e-9
 
 
 def feature_covariance(
@@ -189,7 +190,7 @@ def expected_cost(
         away = sampled * np.sqrt(shapes)[labels]
     x = theta[labels, :d] + away
     noise = objective.points(x)
-    if objective.patterns is not None:  # of rows that do not observe all frequencies
+    if objective.patterns is not None:  # some rows do not observe all frequencies
         noise -= noise.mean(axis=0)
         factors = objective.patterns.simulate(_POINTS, rng)[:, objective.chosen]
         noise *= np.tile(factors, 2)

@@ -11,7 +11,8 @@ from scipy.optimize import Bounds, minimize
 
 Array = npt.NDArray[np.float64]
 
-_CORRECTIONS = 20  # of L-BFGS-B; 10, 30 and 60 ended neither lower nor sooner on average
+# corrections of L-BFGS-B; 10, 30 and 60 ended neither lower nor sooner on average
+_CORRECTIONS = 20
 _ARMIJO = 1e-4  # fraction of the predicted increase that a step of the ascent must reach
 _SHORTEN = 0.3  # factor on the length of a step that does not
 _MAX_FAILURES = 12  # shortenings in a row

@@ -38,7 +38,7 @@ def keep_rare_components(
     """Fit that keeps the components of the pilot that another fit has lost.
 
     They are held, and the others descend. The other fit is returned if none is lost, or if the
-    sketch tells of its own that they are no components.
+    sketch tells of its own that they are not components.
 
     Parameters
     ----------

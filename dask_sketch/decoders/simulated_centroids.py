@@ -18,9 +18,10 @@ from dask_sketch.decoders.simulated_rows import Parameters, simulated_rows
 from dask_sketch.models.clusters import kmeans
 from dask_sketch.sketching.sketch import Sketch
 
-_ROUNDS = 3  # of simulated rows, each from the clusters of the one before
-_CLUSTERS, _MAX_CLUSTERS = 8, 60  # that rows are simulated from, for each centroid, and of all
-_STARTS = 3  # of k-means
+_ROUNDS = 3  # rounds of simulated rows, each from the clusters of the round before
+# clusters that rows are simulated from, for each centroid and in all
+_CLUSTERS, _MAX_CLUSTERS = 8, 60
+_STARTS = 3  # starts of k-means
 _NARROWEST = 1e-12  # variance of a cluster, in that of the data
 _TINY = 1e-300
 SIMULATED = "k-means on simulated rows, calibrated to the sketch"

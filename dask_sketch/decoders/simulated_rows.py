@@ -1,6 +1,6 @@
 """Maximum likelihood without rows: on simulated rows whose weights agree with the sketch.
 
-A mixture that is nearest to a sketch is not the likeliest one where the data is no such mixture.
+A mixture that is nearest to a sketch is not the likeliest one where the data is not such a mixture.
 Rows that are simulated from several mixtures, with weights such that their weighted sketch and
 moments are those of all rows (:mod:`~dask_sketch.decoders.calibrated_sample`), show more of its
 density.
@@ -49,11 +49,11 @@ _CLEAR_GAIN, _AGREES, _LARGE_GAIN, _MOST = 0.5, 25.0, 10.0, 30.0
 # second one if the fit has axes as narrow as it may have
 _COLLINEAR, _COLLINEAR_NARROW = 1e-3, 1e-2
 SIMULATED = f"{LIKELIEST}simulated rows, calibrated to the sketch"
-_STARTS = 2  # by k-means, beside the fit to the sketch and the mixture of the pilot
+_STARTS = 2  # starts by k-means, beside the fit to the sketch and the mixture of the pilot
 
 
 def likelier_on_simulated_rows(problem: Problem, solution: Solution, threads: Threads) -> Solution:
-    """Likelier mixture than that nearest to a sketch without rows, if the data is no such mixture.
+    """Likelier mixture than the nearest one to a sketch without rows, if the data has another form.
 
     Rows are simulated from the mixture of the pilot, from the fit to the sketch, and from one
     Gaussian of the mean and variances of the data, which a sketch holds exactly; then from the

@@ -36,9 +36,9 @@ from dask_sketch.models.weighted_em import fit_mixture
 from dask_sketch.validation.threads import Threads
 from dask_sketch.validation.warn import warn_user
 
-_ALPHAS = (1.9, 1.4, 0.9)  # of the starts
+_ALPHAS = (1.9, 1.4, 0.9)  # values of alpha, one for each start
 _TRIMMED = 0.02  # fraction of the rows left out on each side of each feature
-_MIN_ROWS = 20  # of the sample for each component, so that they are a start
+_MIN_ROWS = 20  # rows of the sample for each component from which their mixture is a start
 _MIN_LOG_SCALE, _MAX_LOG_SCALE = -300.0, 300.0
 _LARGE_ALPHA, _LARGE_SCALE = 0.1, 0.25  # standard errors that are warned of
 _MARGIN = 1e-3  # distance of alpha from its excluded bound

@@ -27,7 +27,7 @@ from dask_sketch.validation.tables import require_names
 # Random atoms whose correlation is evaluated: as many as these numbers allow, within bounds.
 # Components far apart are out of reach of an ascent from elsewhere, and small sketches are cheap.
 _NUMBERS, _MIN_ATOMS, _MAX_ATOMS = 2_000_000, 200, 2_000
-_FAR_NUMBERS = 4_000_000  # of atoms in the range of the data
+_FAR_NUMBERS = 4_000_000  # atoms in the range of the data times frequencies, at most
 _ASCENTS = 7  # ascents from the best of the random atoms, beside the one from the center
 # Step 5 moves the atom on at once, so that the last digits of this maximum are of no use.
 _STOP = StoppingRule(tolerance=1e-6, n_iterations=200)
@@ -43,8 +43,8 @@ _SQUARED_CHANCE, _UNEXPLAINED = 2.0, 0.1
 # place had 0.1 to 3, subsets and other weights of clusters 5.5 to 270, classes of images 4 to 190,
 # but 1.75 where the mixture of the pilot misses 7 % of the energy of its rows, which is too much.
 _MOVED, _MISSED = 2.5, 0.04
-_BINS = 10  # of the moduli of characteristic functions
-_CHANCE = 4.0  # times that of random rows of a Gaussian, since tails may be heavy
+_BINS = 10  # bins of the moduli of characteristic functions
+_CHANCE = 4.0  # multiple of the divergence of random rows of a Gaussian, since tails may be heavy
 # Classes of the models of other families, by the names of the models.
 FAMILIES: dict[str, type[VonMisesFisherMixture | AlphaStableMixture]] = {
     "von-mises-fisher": VonMisesFisherMixture,
@@ -286,7 +286,7 @@ def pilot_mixture(sketch: Sketch, reach: float = _SAME) -> PilotMixture | None:
     energy = float(np.vdot(sketch.z, sketch.z).real) if reach > _SAME else 0.0
     if distance < max(_SQUARED_CHANCE * chance, _UNEXPLAINED * energy):
         return mixture
-    # the mixture may be far from its own rows, where the data is no such mixture
+    # the mixture may be far from its own rows, where the data is not such a mixture
     return mixture if _agrees_with_rows(sketch, pilot, chance) else None
 
 

@@ -47,7 +47,8 @@ _NO_TRIAL = StoppingRule(tolerance=1e-4, n_iterations=0)
 # A trial is examined after every _TRIAL_STEPS steps, and ends if _MAX_FURTHER_GAIN times the last
 # gain would not be enough.
 _TRIAL_STEPS, _MAX_FURTHER_GAIN = 5, 3.0
-_RIDGE = 1e-9  # relative to the curvatures, so that equations with coincident atoms are solvable
+# ridge relative to the curvatures, so that equations with coincident atoms are solvable
+_RIDGE = 1e-9
 _LIGHT = 1e-3  # fraction of the mean weight that replaces smaller weights
 # Overlap of two densities, the integral of the root of their product, from which they count as one;
 # two equal Gaussians have it at half a standard deviation from each other.

@@ -30,7 +30,7 @@ Split = Callable[[Array, np.random.Generator], tuple[Array, Array]]
 _N_STEPS = 200
 _TOLERANCE = 1e-10  # relative gain of a step that ends the descent
 _FIRST_DAMPING, _MAX_DAMPING = 1e-3, 1e12
-_ROUNDS = 2  # of weighting and descent
+_ROUNDS = 2  # rounds of weighting and descent
 _CUT = 1e-7  # eigenvalues of the covariance below this fraction of the largest are left out
 _MAX_WEIGHTED = 4_000_000  # components times squared frequencies up to which entries are weighted
 _BLOCK = 200_000  # values of characteristic functions at once
@@ -38,7 +38,7 @@ _LIGHT = 1e-6  # smallest weight of a component
 _TRIALS, _SHORT = 6, 30  # swaps for each component, and steps of the descent from each
 _GAIN = 0.99  # cost of a swap that is kept, relative to that before
 _SWAP_WORK = 5e10  # multiplications of all swaps
-_SEARCHES = 2  # where the statistic of the refined fit is too large
+_SEARCHES = 2  # searches where the statistic of the refined fit is too large
 _SMALL_COST = 3.0  # noise levels up to which noise may explain the cost
 
 
@@ -189,7 +189,7 @@ def descend(target: Target, weights: Array, theta: Array, n_steps: int = _N_STEP
             accepted = after < squares
             damping = max(damping / 5.0, 1e-12) if accepted else 4.0 * damping
         if not accepted:
-            converged = True  # to the precision of the numbers
+            converged = True  # no step is better to the precision of the numbers
             break
         converged = squares - after < _TOLERANCE * squares
         weights, theta, squares = moved, candidate, after
@@ -222,7 +222,7 @@ def require_size(problem: Problem) -> None:
     DecodeError
         If it has another number.
     """
-    assert problem.start is not None  # of the method "start"
+    assert problem.start is not None  # the method "start" has a start
     n_given = len(problem.start.weights)
     if problem.n_components not in (None, n_given):
         raise DecodeError(
@@ -303,7 +303,7 @@ def _covariance(target: Target, fit: Fit) -> Array:
     for first in range(0, m, step):
         part = omega[:, first : first + step, None]
         size = part.shape[1]
-        # of these rows and later columns: the matrix is symmetric
+        # entries of these rows and later columns: the matrix is symmetric
         rest = omega[:, None, first:]
         below = psi(part - rest).reshape(size, -1)
         above = psi(part + rest).reshape(size, -1)

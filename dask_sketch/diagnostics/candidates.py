@@ -131,7 +131,8 @@ class Candidates:
         covariance_type: str | None = kind
         if self.family is not None and self.criterion == "overidentification":
             self._require_statistic(self.family, n_components)
-        with warnings.catch_warnings(record=True) as caught:  # of models that may be rejected
+        # warnings of models that may be rejected
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             is_implied = self._options.get("model") is not None and kind == "diag"
             if is_implied or self.family is not None:  # the model implies it
@@ -203,7 +204,7 @@ class Candidates:
         if self.criterion == "likelihood":
             return candidate.by_rows
         test = self.test(candidate)
-        penalty = float(np.log(self.sketch.effective_count)) - 1.0  # of each parameter
+        penalty = float(np.log(self.sketch.effective_count)) - 1.0  # penalty of each parameter
         return test.statistic - test.freedom + count_parameters(candidate.model) * penalty
 
 

@@ -202,7 +202,7 @@ def interval_of(draws: ArrayLike, n_units: int | None = None) -> tuple[float, fl
         Bootstrap samples, shape (n_draws,).
     n_units
         Number of units that were sampled. The distances of the ends from the median are then
-        those of Student's t, of a standard deviation whose divisor is one less.
+        widened to those of Student's t, and to the divisor ``n_units - 1`` of the variance.
 
     Examples
     --------

@@ -113,8 +113,8 @@ def drift(
     before, after
         Sketches of at least one sample each.
     shared
-        Sum of the squared weights of the samples in both (without weights, their number): 0 for two
-        batches, ``before.squared_weight`` for a data set that has only grown.
+        Sum of the squared weights of the samples in both sketches (without weights, their number):
+        0 for two batches, ``before.squared_weight`` for a data set that has only grown.
     model
         Model decoded from either sketch, to estimate the standard deviation. By default, one
         Gaussian with the mean and variances of the samples, which is rough for clusters.
@@ -132,8 +132,8 @@ def drift(
     MergeError
         If the feature maps differ; the message names the field.
     InputError
-        If a sketch is empty, ``shared`` exceeds the squared weights of a sketch, or the names of
-        the features of the model are others.
+        If a sketch is empty, ``shared`` exceeds the squared weights of a sketch, or the features of
+        the model have other names.
 
     Examples
     --------

@@ -312,7 +312,7 @@ class FitDiagnostics:
     is_designed
         Whether the feature map was designed from pilot rows, which gave the scale of each feature.
     rows_remedy
-        Advice by which random rows take part in a fit, as a clause.
+        Advice on how to use random rows in a fit, as a clause.
     has_rows
         Whether the sketch has random rows.
     """

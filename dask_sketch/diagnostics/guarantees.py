@@ -794,7 +794,7 @@ def guarantees(model: GaussianMixture | Centroids, sketch: Sketch, seed: int = 0
     Returns
     -------
     guarantees
-        Quantities; nan for those that the theory does not bound.
+        Quantities; nan where the theory gives no bound.
     """
     feature_map = sketch.feature_map
     unit = np.sqrt(feature_map.mean_variances)
@@ -833,7 +833,7 @@ def guarantees(model: GaussianMixture | Centroids, sketch: Sketch, seed: int = 0
         compatible = 4.0 * math.sqrt(6.0 * k) * max(radius, constants.separation) ** 2
         error = math.sqrt(constants.amplitude / n) * (1.0 + math.sqrt(2.0 * math.log(20.0)))
         bound = RiskBound(math.nan, 4.0 * compatible * error if applies else math.nan)
-        width = closest / math.sqrt(1.0 + 2.0 * square)  # of the kernel of means
+        width = closest / math.sqrt(1.0 + 2.0 * square)  # width of the kernel of means
     squared = 4.0 / width**2 if width > 0.0 else math.inf
     each = 2 * k * (feature_map.n_frequencies + _REFERENCES)
     return Guarantees(

@@ -145,7 +145,7 @@ class LogVarianceAtoms:
 
         Derivatives by noise variances (K, n_features, ...) are then derivatives by variances.
         """
-        assert self._loadings is not None  # only called with loadings
+        assert self._loadings is not None  # the method is only called with loadings
         k, d, rank = self._loadings.shape
         each = by_loading.reshape(k, d, rank, *by_loading.shape[2:])
         twice = 2.0 * self._loadings.reshape(k, d, rank, *[1] * (by_loading.ndim - 2))
@@ -209,10 +209,10 @@ def overidentify(model: GaussianMixture, sketch: Sketch) -> Overidentification:
 
     A descent from the model finds the mixture nearest to the sketch in the metric of the inverse
     covariance of its noise (:func:`~dask_sketch.decoders.efficient.refine_efficiently`). The
-    squared distance, Hansen's J, is a chi-squared variable if the data is such a mixture. Some
-    sums of features hardly vary but in a few far rows, of which one alone would decide it: a ridge
-    of the metric, the larger the fewer rows there are, leaves them out. The p-value is below 0.05
-    in 2 to 10 %, and below 0.01 in 0 to 3 % of 50 to 80 draws of 300 to 20,000 rows.
+    squared distance, Hansen's J, is a chi-squared variable if the data is such a mixture. Some sums
+    of features hardly vary except in a few far rows, and one such row alone would decide the test.
+    A ridge of the metric, which is larger for fewer rows, leaves these sums out. The p-value is
+    below 0.05 in 2 to 10 %, and below 0.01 in 0 to 3 % of 50 to 80 draws of 300 to 20,000 rows.
 
     Parameters
     ----------
@@ -240,7 +240,7 @@ def overidentify(model: GaussianMixture, sketch: Sketch) -> Overidentification:
         objective, fit, lambda cost: None, single=single, errors=False, test=True,
         ridge=_RIDGE_ROWS / objective.effective_count,
     )  # fmt: skip
-    assert refined.overidentification is not None  # since test=True
+    assert refined.overidentification is not None  # there is a statistic because of test=True
     return refined.overidentification
 
 
@@ -391,7 +391,7 @@ def linearise(model: GaussianMixture, sketch: Sketch, seed: int = 0) -> Lineariz
     ridge = max(_RIDGE * noise_fraction, rounding)
     gram.reshape(-1)[:: p + 1] += ridge
     inverse = cho_solve(cho_factor(gram), np.eye(p))
-    influence = inverse @ inner  # of each point on the parameters, times n
+    influence = inverse @ inner  # influence of each point on the parameters, times n
 
     # the cost can decrease only along parameters that are not at a bound
     floored = floored_variances(part, sketch) @ atoms.groups.T > 0

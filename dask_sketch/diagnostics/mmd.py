@@ -39,17 +39,17 @@ def noise_level(sketch: Sketch, weights: NDArray[np.float64] | None = None) -> f
     sketch
         Sketch of at least two samples.
     weights
-        Weights of the features, shape (n_frequencies,); those of decoders by default.
+        Weights of the features, shape (n_frequencies,); by default the weights in decoders.
 
     Raises
     ------
     InputError
-        If the sketch has less than two samples, so that the noise cannot be estimated.
+        If the sketch has fewer than two samples, so that the noise cannot be estimated.
     """
     n = sketch.effective_count
     if not n > 1.0 + 1e-9:
         raise InputError(
-            f"the sketch is of {sketch.count} samples with effective count {n:g}: with less than "
+            f"the sketch is of {sketch.count} samples with effective count {n:g}: with fewer than "
             "two samples the noise cannot be estimated."
         )
     if weights is None:
@@ -344,19 +344,20 @@ def mmd(
     other
         Sketch to compare with, of the same feature map; not for a group.
     squared
-        Return the unbiased estimate of the square, which is below zero now and then for two
-        sketches of one distribution. By default its root, and 0 where it is below zero.
+        Whether to return the unbiased estimate of the square, which may be negative for two
+        sketches of one distribution. By default, the result is its root, or 0 if the estimate is
+        negative.
 
     Returns
     -------
     distance
         Discrepancy of two sketches; for a group, matrix of shape (n_groups, n_groups) with the
-        dimensions ``group.dim`` and ``other_`` before it, NaN for groups of less than two samples.
+        dimensions ``group.dim`` and ``other_`` before it, NaN for groups of fewer than two samples.
 
     Raises
     ------
     InputError
-        If the arguments are not two sketches or one group, if a sketch has less than two samples,
+        If the arguments are not two sketches or one group, if a sketch has fewer than two samples,
         or if the matrix needs more memory than is free; ``select`` some groups then.
     MergeError
         If the feature maps differ.
@@ -413,7 +414,7 @@ def _matrix(group: SketchGroup, squared: bool) -> xr.DataArray:
     out = np.empty((n, n))
     count = group.effective_count
     energy, noise = np.empty(n), np.full(n, np.nan)
-    spread = np.empty(n)  # of single samples
+    spread = np.empty(n)  # spread of single samples
     with one_blas_thread():
         for k, block in enumerate(blocks):
             mine = group_vectors(group, block)

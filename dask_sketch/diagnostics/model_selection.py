@@ -208,7 +208,7 @@ def select_model(
 
     The criteria are lower for better models:
 
-    - ``"heldout"``, for models and a sketch of samples that none of them was fitted to: the squared
+    - ``"heldout"``, for models and a sketch of samples that no model was fitted to: the squared
       maximum mean discrepancy. The difference of two discrepancies is known far more precisely than
       either, because both have the noise of the held-out sketch. Its variance is ``4 d' C d / n``,
       for the difference ``d`` of the sketches of two models and the covariance ``C`` of the

@@ -119,7 +119,7 @@ def write_report(
     path
         File to write, replaced if it exists; its folder is created.
     sketch, model
-        Subjects of the report, at least one of both.
+        Sketch and model to report on, at least one of them.
     title
         Heading.
     source

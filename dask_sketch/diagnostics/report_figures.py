@@ -44,8 +44,8 @@ class Drawing:
     title, caption
         Heading, and explanation below the figure.
     draw
-        Function that draws into the axes of its keyword argument ``ax``. Those of the page are no
-        figure of pyplot, which a notebook would show.
+        Function that draws into the axes of its keyword argument ``ax``. The axes of the page do
+        not belong to a figure of pyplot, which a notebook would show.
     size
         Width and height in inches.
     """

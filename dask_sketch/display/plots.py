@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 SIZE = (5.0, 3.75)  # inches
-_WIDE_RANGE = 1000.0  # of a criterion, in nats, from which its axis is logarithmic
+_WIDE_RANGE = 1000.0  # range of a criterion, in nats, from which its axis is logarithmic
 _MAX_LEGEND = 8  # lines that a legend names
-_MAX_POINTS = 5000  # of a scatter plot: more make a picture larger, not clearer
+_MAX_POINTS = 5000  # points of a scatter plot, at most: more make a picture larger, not clearer
 
 
 class ScaleFitLike(Protocol):
@@ -436,7 +436,7 @@ def plot_history(
         ax.scatter(numbers, line, sizes[:, k], color=[color])
     integer_ticks(ax)
     ax.set(xlabel="run", ylabel=label)
-    if y.shape[1] <= _MAX_LEGEND:  # beside the axes: lines may be anywhere in them
+    if y.shape[1] <= _MAX_LEGEND:  # the legend is beside the axes: lines may be anywhere in them
         ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
     return ax
 

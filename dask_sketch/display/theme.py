@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# of pictures: a contrast of at least 3 to white and to near-black
+# colours of pictures: the contrast to white and to near-black is at least 3
 BLUE, ORANGE, GREEN, GREY = "#3b82d6", "#d97706", "#3a9150", "#85878c"
 
 # text has a contrast of at least 4.5 on paper, page and strong alike; a test computes it

@@ -29,7 +29,7 @@ Array = NDArray[np.float64]
 _MAX_FREQUENCIES = 128
 _MIN_ROWS = 40
 _ROWS_PER_COLUMN = 8
-_RIDGE = 1e-2  # relative to the mean variance of the features
+_RIDGE = 1e-2  # ridge, relative to the mean variance of the features
 _BLOCK = 256  # rows of a block, padded if there are fewer: rounding may depend on the number
 
 
@@ -101,8 +101,8 @@ class WhitenedFeatures:
         n_rows, feature_map = len(weighted.rows), sketch.feature_map
         if n_rows < _MIN_ROWS:
             raise InputError(
-                f"sketch has {n_rows} random rows: with less than {_MIN_ROWS} there are no scores. "
-                "Sketch more data, or give a model."
+                f"sketch has {n_rows} random rows: with fewer than {_MIN_ROWS} there are no "
+                "scores. Sketch more data, or give a model."
             )
         rng = np.random.default_rng(seed)
         order, half = rng.permutation(n_rows), n_rows // 2

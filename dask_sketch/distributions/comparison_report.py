@@ -32,12 +32,13 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-_MAX_FEATURES = 50  # in the table
+_MAX_FEATURES = 50  # features in the table, at most
 _MAX_NAMED = 5  # features in a sentence
-_MAX_UNITS = 300  # in the matrix of distances, of both sides together
-_MAX_LABELS, _MAX_CHARACTERS = 16, 16  # in pictures, where they are legible
+_MAX_UNITS = 300  # units of both sides together in the matrix of distances, at most
+# labels of a picture, and characters of a label, that are legible
+_MAX_LABELS, _MAX_CHARACTERS = 16, 16
 _LABEL_SIZE = 8  # points
-_MAX_LEVELS = 6  # of a categorical feature, at an axis
+_MAX_LEVELS = 6  # levels of a categorical feature at an axis, at most
 _CURVE, _IMAGE = 121, 41  # points of the grid along one feature
 _REACH = 3.0  # standard deviations from the mean to the end of a grid
 _PERMUTED, _COVERED = 199, 0.95  # permutations for a band around zero, and the share inside it
@@ -372,7 +373,8 @@ def _witness_drawings(
         else permutations_of(units.first, units.strata, _PERMUTED, seed)
     )
     signs = contrasts(permuted.sides, units.masses)
-    signs /= np.sum(np.maximum(signs[0], 0.0))  # of the observed sides, a difference of means
+    # the contrast of the observed sides becomes a difference of means
+    signs /= np.sum(np.maximum(signs[0], 0.0))
     vectors, moments = units.centred(units.vectors), units.moments()
     basis = witness_basis(units.feature_map, grid[:, None], order[:1], *moments)
     values = signs @ (vectors @ basis.T)
@@ -475,7 +477,7 @@ def _distance_drawing(sides: Sequence[SketchGroup], names: tuple[str, str]) -> D
 
 def _draw_distances(matrix: xr.DataArray, sides: list[str], *, ax: Axes) -> None:
     plot_matrix(matrix, ax, ordered=True, sides=sides, max_labels=_MAX_LABELS)
-    ax.set_xticks([])  # as those of the rows
+    ax.set_xticks([])  # the columns have the labels of the rows
     ax.set_xlabel("")
     ax.set_aspect("auto")
     ax.tick_params(labelsize=_LABEL_SIZE)
@@ -493,7 +495,7 @@ def _equal_shift(units: Units, discrepancy: float) -> float | None:
     """
     omega = units.feature_map.frequencies
     _, variance = units.moments()
-    phases = omega * np.sqrt(variance)[:, None]  # of a shift by one deviation
+    phases = omega * np.sqrt(variance)[:, None]  # phases of a shift by one deviation
     energy = np.exp(-np.sum(phases**2, axis=0)) * feature_weights(units.feature_map) ** 2
     shifts = np.linspace(0.0, _LARGEST_SHIFT, 601)
     squares = np.array(

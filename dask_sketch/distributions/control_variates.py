@@ -25,7 +25,8 @@ from dask_sketch.validation.threads import one_blas_thread
 
 Array = NDArray[np.float64]
 _MAX_ROWS = 20_000
-_MORE = 4  # times as many draws of a model, of which those in the range of the data are taken
+# factor on the number of draws of a model, of which those in the range of the data are taken
+_MORE = 4
 _MAX_FREQUENCIES = 500  # frequencies used at most: two columns each
 _ROWS_PER_COLUMN = 10  # rows for each column at least
 _HELD_OUT = 0.2  # fraction of the frequencies that choose the ridge
@@ -36,8 +37,8 @@ _MAX_LEVERAGE = 0.9
 _SHARES = 3.0
 _MAX_CELLS = 4096  # pairs of levels whose shares are solved for
 _FEATURE_ERROR = 1e-7  # error of a feature in float32, for each level: phases grow with the codes
-_RIDGES = (1e-4, 1e-3, 1e-2, 0.1, 1.0)  # relative to the mean variance of the columns
-_QUANTILE = 0.975  # at which errors that few rows decide are widened
+_RIDGES = (1e-4, 1e-3, 1e-2, 0.1, 1.0)  # ridges, relative to the mean variance of the columns
+_QUANTILE = 0.975  # quantile at which errors that few rows decide are widened
 # Effective number of random rows near a point, below which a mean has no error: of 44 points with 2
 # to 5, 98 % were within 1.96 errors, of 69 with fewer 28 %.
 _MIN_NEAR = 3.0
@@ -103,7 +104,8 @@ def weighted_rows(
     seed
         Seed of the draws.
     within
-        Whether draws of a mixture are in the range of the data, if enough of them are.
+        Whether to keep only draws of a mixture in the range of the data, if there are enough of
+        them.
 
     Returns
     -------
@@ -205,8 +207,9 @@ class FeatureRegression:
     the mean of any function, and compared with its value in the sketch. The errors of other
     functions are assumed to be the same multiple of the deviation of their residuals. A function
     may look in the direction in which the model is wrong, as products of features do where it lacks
-    a correlation. So three times the share that is left of the differences between model and data
-    at those frequencies is taken to be left of the function's own difference.
+    a correlation. The share of a function's own difference that is left is therefore assumed to be
+    three times the share that is left of the differences between model and data at those
+    frequencies.
 
     Parameters
     ----------
@@ -337,7 +340,7 @@ class FeatureRegression:
                 squares += factors[part] @ residuals**2
                 fourth += factors[part] ** 2 @ residuals**4
                 correction += pulls[part] @ residuals
-            if self.model_error is not None:  # of mean squares
+            if self.model_error is not None:  # the error of a model is the root of a mean square
                 squares *= len(weights) * self.model_error**2
                 squares += (_SHARES * self.model_share * shift) ** 2
         return MeanEstimate(

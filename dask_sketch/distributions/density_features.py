@@ -34,7 +34,7 @@ _NUMBERS = 2**22  # values of kernels in memory at once
 _REACH, _REACH_OF_ROWS = 4.0, 3.0  # deviations of a mixture and bandwidths beside the rows
 _MASS = 0.05  # difference of a mass on the nodes from one, above which there is a warning
 _NARROW = 0.5  # bandwidths below this part of the distance of nodes are too small
-_TAIL, _POINTS = 8.0, 2**15  # of the tabulated distribution of exponents
+_TAIL, _POINTS = 8.0, 2**15  # bound and number of points of the tabulated distribution of exponents
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class SpectralMeasure:
     density: Callable[[Array], Array] | None = None
 
     def rule(self, n_exponents: int) -> tuple[Array, Array]:
-        """Compute a quadrature rule: Gauss's if the measure has all moments, else of equal weights.
+        """Compute a quadrature rule: Gaussian if all moments exist, otherwise of equal weights.
 
         Parameters
         ----------

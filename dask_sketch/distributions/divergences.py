@@ -50,9 +50,9 @@ _N_NEIGHBORS = 5
 _OF_ROWS = "has no effect between mixtures: they have densities"
 _OF_MIXTURES = "has no effect between rows: they are counted, and nothing is drawn from them"
 _SMALL = 0.3  # error of the simulation, relative to that of the parameters, that does not matter
-_COORDINATES = 2**23  # of the draws of a mixture in memory
+_COORDINATES = 2**23  # coordinates of the draws of a mixture in memory, at most
 _N_SCORED = 10_000  # pairs of draws from which the noise of the parameters is estimated
-_MAX_PARAMETERS = 1500  # of a mixture whose information matrix is estimated
+_MAX_PARAMETERS = 1500  # parameters of a mixture whose information matrix is estimated, at most
 _SCORES, _MIN_SCORED = 2**22, 200  # scores of a mixture in memory, and pairs of draws at least
 _NUMBERS = 2**21  # scores of a block
 _NARROW = 1e-12  # deviation of a relative density that is none
@@ -251,9 +251,9 @@ def divergence(
     n_samples
         Numbers of independent samples that ``first`` and ``second`` were fitted to, ``>= 1``, for
         mixtures without standard errors: their parameters then have the errors of maximum
-        likelihood. Infinity for a mixture that is known. Where the data is no such mixture, fits to
-        samples of one distribution may be different local maxima, and the interval may exclude 0:
-        compare rows, or use :func:`compare`, which assume no model.
+        likelihood. Infinity for a mixture that is known. If the data is not such a mixture, fits to
+        samples of one distribution may be different local maxima, and the interval may exclude 0.
+        Then compare rows, or use :func:`compare`; neither assumes a model.
     n_draws
         Number of draws from both mixtures together, ``>= 100``. By default 100,000, and up to a
         million where the parameters are known so well that the error of the simulation matters.
@@ -375,7 +375,7 @@ def checked_kind(kind: str, alpha: float | None) -> float:
     Raises
     ------
     InputError
-        If the kind is not known, the order is out of range, or the kind has none.
+        If the kind is not known, the order is out of range, or the kind has no order.
     """
     if kind not in KINDS:
         raise InputError(f"kind={kind!r}: choose one of {', '.join(KINDS)}.")
@@ -550,7 +550,7 @@ def _scored(mixture: GaussianMixture, x: Array, masses: Array, size: float | Non
     # mixtures of factors have standard errors of the matrices, but scores of the factors
     known = mixture.stderr is not None and rank_of(mixture.covariance_type) is None
     errors = standard_errors(mixture) if known else None
-    if gradients.shape[1] > _MAX_PARAMETERS:  # as if the parameters were not correlated
+    if gradients.shape[1] > _MAX_PARAMETERS:  # errors as if the parameters were not correlated
         if errors is None:
             raise InputError(
                 f"n_samples={size}: errors are estimated for at most {_MAX_PARAMETERS:,} "
@@ -631,7 +631,7 @@ def divergence_matrix(
     n_rows: int | None = None,
     seed: int = 0,
 ) -> Array:
-    """Estimate the divergences of every two of many mixtures, or of many sets of rows.
+    """Estimate the divergences of all pairs of several mixtures, or of several sets of rows.
 
     Each mixture has one set of draws, which all of its pairs share.
 

@@ -39,8 +39,8 @@ from dask_sketch.validation.arrays import require_integer, require_number
 from dask_sketch.validation.tables import feature_title, names_in, require_names, require_names_in
 
 Array = NDArray[np.float64]
-_MAX_BINS = 1_000_000  # of a histogram
-_MIN_WIDTH = 1e-9  # of a kernel, in standard deviations of its feature
+_MAX_BINS = 1_000_000  # bins of a histogram, at most
+_MIN_WIDTH = 1e-9  # smallest width of a kernel, in standard deviations of its feature
 _FUNCTIONS = 256  # functions whose expectations are estimated at once
 _SAME_VALUE = 1e-6  # difference of two values that rounding makes, as a fraction of the range
 
@@ -60,10 +60,10 @@ class EmpiricalDistribution:
         functions and densities are of points on the unit sphere.
     model
         Mixture from which rows are drawn in place of the random rows of the sketch, such as for a
-        private sketch, which has none; a :class:`~dask_sketch.models.LatentClassMixture` if there
-        are categorical features. By default, a sketch without random rows uses the mixture of pilot
-        rows in its feature map. The errors are then estimated from frequencies that are left out.
-        They are too small where the model is wrong in ways that no frequency sees, such as far
+        private sketch, which has no rows; a :class:`~dask_sketch.models.LatentClassMixture` if
+        there are categorical features. By default, a sketch without random rows uses the mixture of
+        pilot rows in its feature map. The errors are then estimated from frequencies that are left
+        out. They are too small where the model is wrong in ways that no frequency sees, such as far
         tails or values that repeat: shares of boxes of counts or of rounded values may be wrong by
         many errors.
     seed
@@ -208,15 +208,16 @@ class EmpiricalDistribution:
         """Errors of covariances by rows beyond all random rows, shape (n_features, n_features).
 
         Far rows of little weight are seldom among the random rows, and no other row shows their
-        products. One of mean weight is taken to be at each end of the data that is beyond the
-        random rows, a standard deviation from the mean in the other feature.
+        products. One row of mean weight is assumed at each end of the data beyond the random rows,
+        a standard deviation from the mean in the other feature.
         """
         sketch, weighted = self.sketch, self._weighted
         d = sketch.feature_map.n_features
         if sketch.privacy is not None or weighted.inclusion is None or weighted.is_exact:
             return np.zeros((d, d))
         rows, away = weighted.rows, np.zeros(d)
-        margin = _SAME_VALUE * (sketch.maximum - sketch.minimum)  # of random rows in float32
+        # rounding of random rows in float32
+        margin = _SAME_VALUE * (sketch.maximum - sketch.minimum)
         for end, unseen in (
             (sketch.maximum, sketch.maximum > rows.max(axis=0) + margin),
             (sketch.minimum, sketch.minimum < rows.min(axis=0) - margin),
@@ -226,7 +227,7 @@ class EmpiricalDistribution:
         return np.asarray(np.hypot(products, products.T))
 
     def box_counts(self, lower: ArrayLike, upper: ArrayLike) -> MeanEstimate:
-        """Total weight of the rows in boxes: their number, if rows have no weights.
+        """Total weight of the rows in boxes; without weights, the number of these rows.
 
         Parameters
         ----------
@@ -274,9 +275,8 @@ class EmpiricalDistribution:
     ) -> tuple[MeanEstimate, NDArray[Any]]:
         """Histogram of one feature, like ``numpy.histogram``.
 
-        Counts of the levels of a categorical feature are exact, up to the rounding of the pass and
-        noise that was added, if the feature map has all characters of the feature, as maps of
-        ``design`` have.
+        If the feature map has all characters of a categorical feature, like maps of ``design``,
+        counts of its levels are exact up to the rounding of the pass and added noise.
 
         Parameters
         ----------
@@ -315,7 +315,7 @@ class EmpiricalDistribution:
         bins: int | tuple[Any, Any] = 10,
         range: tuple[Any, Any] | None = None,
     ) -> tuple[MeanEstimate, NDArray[Any], NDArray[Any]]:
-        """Histogram of two features, like ``numpy.histogram2d``; a table of two categorical ones.
+        """Histogram of two features, like ``numpy.histogram2d``; a table if both are categorical.
 
         Parameters
         ----------
@@ -465,9 +465,9 @@ class EmpiricalDistribution:
         -------
         estimate
             Densities and standard errors, shape (n_points,): Dask arrays for lazy input, bags for
-            bags, labelled if the points are. The errors are errors of the kernel density of all
-            rows, and are too small far from all random rows. Both are NaN for points that are not
-            finite. A point takes up to a few milliseconds of CPU time.
+            bags, labelled if the points are labelled. The errors are errors of the kernel density
+            of all rows, and are too small far from all random rows. Both are NaN for points that
+            are not finite. A point takes up to a few milliseconds of CPU time.
 
         Raises
         ------
@@ -558,10 +558,10 @@ class EmpiricalDistribution:
         Returns
         -------
         scores
-            Scores, about one on average over the data, and p-values: shares of the random rows,
-            without those of the covariance, that have a score at least as large. Both have shape
-            (n_samples,): Dask arrays for lazy input, bags for bags, labelled if the rows are. They
-            are NaN for rows that are not finite.
+            Scores, about one on average over the data, and p-values: shares of the random rows that
+            have a score at least as large, without the rows of the covariance. Both have shape
+            (n_samples,): Dask arrays for lazy input, bags for bags, labelled if the rows are
+            labelled. They are NaN for rows that are not finite.
 
         Raises
         ------

@@ -256,7 +256,7 @@ def required_frequencies(
     n_features: int | None = None,
     reach: float | None = None,
 ) -> int:
-    """Number of random frequencies with which an error is kept with high probability.
+    """Number of random frequencies that keep an error in bounds with high probability.
 
     The bounds hold for any samples, and are far from sharp: errors are typically a few times
     smaller.
@@ -276,8 +276,8 @@ def required_frequencies(
         ``"sine-cosine"`` or ``"offset"``, see :func:`random_features`.
     variance
         Largest variance of the quantity with a single frequency, from :func:`kernel_variance` or
-        :func:`mean_map_variance` with ``n_frequencies=1``. It makes the number smaller. By default
-        it is unknown. Not for discrepancies.
+        :func:`mean_map_variance` with ``n_frequencies=1``. The number is smaller if the variance is
+        known. By default, it is unknown. It is refused for discrepancies.
     n_features
         Number of features of the data, for ``"kernel"``.
     reach

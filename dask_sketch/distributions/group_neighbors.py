@@ -30,7 +30,7 @@ def nearest_groups(
     *,
     n_neighbors: int = 5,
 ) -> xr.Dataset:
-    """Find the groups whose distributions are nearest to that of each group.
+    """Find the groups whose distributions are nearest to the distribution of each group.
 
     Groups are compared by the unbiased squared discrepancy of :func:`dask_sketch.mmd`, so that
     small groups do not seem to be far away. All pairs are compared, in blocks: the memory grows
@@ -57,8 +57,8 @@ def nearest_groups(
     Raises
     ------
     InputError
-        If there are not so many groups, a group has less than two samples, or rows have missing
-        values.
+        If there are too few groups for ``n_neighbors``, a group has fewer than two samples, or rows
+        have missing values.
     MergeError
         If the feature maps differ.
 
@@ -106,8 +106,8 @@ def _checked(name: str, groups: SketchGroup | LazyResult) -> SketchGroup:
     few = ~(group.effective_count > 1.0 + 1e-9)
     if few.any():
         raise InputError(
-            f"{name}: {group.dim}={group.labels[int(np.argmax(few))]!s} has less than two samples, "
-            "so that its noise is unknown. Leave such groups out: "
+            f"{name}: {group.dim}={group.labels[int(np.argmax(few))]!s} has fewer than two "
+            "samples, so that its noise is unknown. Leave such groups out: "
             "groups.select(groups.effective_count > 1.5).",
             parameter=name,
         )

@@ -54,7 +54,7 @@ class MMDEstimate:
         Squared distance of the two sketch vectors, ``>= 0``: the squared discrepancy between the
         samples, rather than between their distributions.
     standard_error
-        Standard error of ``squared`` over samples; NaN for less than three units on a side.
+        Standard error of ``squared`` over samples; NaN for fewer than three units on a side.
     feature_error
         Standard error of ``squared`` over random frequencies, if it estimates the squared
         discrepancy in the exact kernel; None for frequencies that are not independent.

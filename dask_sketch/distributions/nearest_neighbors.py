@@ -306,7 +306,7 @@ class Neighbors:
         return cls(rows, tree, n_neighbors, _log_distances(tree, rows, n_neighbors, 1))
 
     def divergence(self, other: Neighbors, kind: str, alpha: float) -> float:
-        """Divergence of these rows from others.
+        """Divergence of these rows from other rows.
 
         Parameters
         ----------

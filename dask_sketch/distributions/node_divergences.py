@@ -294,7 +294,7 @@ def _second_order(
                 if side.parts is not None
             )
             squares = ((left * weights) @ right.T) ** 2
-            if i == j:  # without bias: from pairs of different partitions
+            if i == j:  # pairs of different partitions have no bias
                 n_parts = len(left)
                 total += float(squares.sum() - np.trace(squares)) * n_parts / (n_parts - 1)
             else:

@@ -15,8 +15,8 @@ from dask_sketch.validation.choices import rank_of, uses_matrices
 from dask_sketch.validation.warn import warn_user
 
 Array = NDArray[np.float64]
-# Gain of maximum likelihood over the fit to the sketch from which the data is no such mixture, in
-# nats a sample: it was up to .008 for mixtures, and .024 or more for skewed data.
+# Gain of maximum likelihood over the fit to the sketch from which the data is not such a mixture,
+# in nats a sample: it was up to .008 for mixtures, and .024 or more for skewed data.
 _MIN_GAIN = 0.01
 
 
@@ -33,8 +33,8 @@ def scores(mixture: GaussianMixture, x: Array) -> Array:
     Returns
     -------
     scores
-        Derivatives, shape (n, n_parameters), by the weights, whose sum is kept at one, the means,
-        and the covariances in the layout of the mixture; of matrices, by the lower triangles.
+        Derivatives, shape (n, n_parameters), with respect to the weights (their sum stays one), the
+        means, and the covariances in the layout of the mixture; for matrices, the lower triangles.
 
     Examples
     --------
@@ -155,7 +155,7 @@ def rescaled(covariance: Array, errors: Array) -> Array:
 def sample_sizes(
     n_samples: Any, mixtures: tuple[GaussianMixture, GaussianMixture]
 ) -> tuple[float, float] | None:
-    """Validate numbers of samples, and warn of mixtures of data that is no such mixture.
+    """Validate numbers of samples, and warn of mixtures that do not fit their data.
 
     Parameters
     ----------
@@ -167,7 +167,7 @@ def sample_sizes(
     Raises
     ------
     InputError
-        If they are not two numbers of at least one.
+        If ``n_samples`` does not hold two numbers of at least one.
     """
     if n_samples is None:
         return None

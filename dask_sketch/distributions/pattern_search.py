@@ -19,10 +19,10 @@ from dask_sketch.validation.arrays import require_integer, require_number
 from dask_sketch.validation.threads import one_blas_thread
 
 Array = NDArray[np.float64]
-_COPIES = 4  # of the covariance of the points, at most
+_COPIES = 4  # copies of the covariance of the points in memory, at most
 _FEW = 0.2  # fraction of nonzero weights below which they are stored as a sparse matrix
 _TINY = 1e-12  # relative variance below which an observation changes nothing
-_CONTRADICTION = 1e-3  # of the prior deviation, by which such an observation may differ
+_CONTRADICTION = 1e-3  # largest error of an observation of a known value, in prior deviations
 
 
 class Regions(Protocol):
@@ -430,8 +430,8 @@ class PatternSearch:
         Raises
         ------
         InputError
-            If there is no such point, or the value is not finite, or, without noise, it contradicts
-            an earlier one.
+            If there is no such point, the value is not finite, or it contradicts an earlier value
+            without noise.
         """
         position = self._position("position", position)
         value = require_number("value", value, -math.inf, math.inf, strict=True)

@@ -31,14 +31,14 @@ _NO_NUMBERS = (
     "struct", "binary", "array",
 )  # fmt: skip
 _TEXT = ("category", "categorical", "enum", "str", "string")
-_VERSION = "_dask_sketch_version"  # in the state of a pickled estimator
+_VERSION = "_dask_sketch_version"  # key of the version in the state of a pickled estimator
 
 
 _Fit = TypeVar("_Fit", bound=Callable[..., Any])
 
 
 def restores_on_error(fit: _Fit) -> _Fit:
-    """Decorate a method that fits an estimator: after an error, the earlier fit is as it was."""
+    """Decorate a fitting method so that an error leaves the earlier fit unchanged."""
 
     @functools.wraps(fit)
     def fit_or_restore(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -64,13 +64,13 @@ def is_lazy(x: Any) -> bool:
 
 
 def open_lazy(x: Any, columns: Sequence[str] | None, weights: Any = None) -> Samples:
-    """Open lazy samples: the chosen columns of tables, while arrays hold the features alone."""
+    """Open lazy samples: the chosen columns of tables, and all columns of arrays."""
     chosen = None if isinstance(x, (da.Array, Samples)) else columns
     return open_samples(x, weights=weights, columns=chosen)
 
 
 def require_table(x: Any, name: str) -> None:
-    """Refuse anything but arrays of numbers and tables of such columns, and state the remedy.
+    """Refuse anything but arrays of numbers and tables of numbers, and state the remedy.
 
     Parameters
     ----------
@@ -248,7 +248,7 @@ def _numbers(x: Any, error: Exception) -> NDArray[np.float64]:
     objects = np.asarray(x, object)
     values = np.full(objects.shape, np.nan)
     for index, value in np.ndenumerate(objects):
-        if value is None or str(value) == "<NA>":  # of the nullable types of pandas
+        if value is None or str(value) == "<NA>":  # missing value of the nullable types of pandas
             continue
         try:
             values[index] = float(value)
@@ -299,7 +299,7 @@ def validate_weights(weights: ArrayLike, n_samples: int, x: Any) -> NDArray[np.f
         )
     require_same_index(weights, x, "sample_weight")
     require_unmasked(weights, "weights", "sample_weight")
-    if isinstance(weights, numbers.Real):  # as scikit-learn takes it
+    if isinstance(weights, numbers.Real):  # scikit-learn takes one weight for all samples
         weights = np.full(n_samples, weights)
     values: NDArray[np.float64] = check_array(
         weights, ensure_2d=False, dtype=np.float64, input_name="sample_weight",

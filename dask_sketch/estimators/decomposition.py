@@ -51,9 +51,9 @@ class SketchPCA(
     Parameters
     ----------
     n_components
-        Number of components; or a fraction of the variance, above 0 and below 1, that they explain
-        together at least. All by default. A number is needed with ``n_columns``, and for more than
-        5,000 features.
+        Number of components; or the least fraction of the variance, above 0 and below 1, that the
+        components explain together. All components by default. A number is needed with
+        ``n_columns``, and for more than 5,000 features.
     whiten
         Whether ``transform`` divides by the standard deviations of the components.
     n_columns
@@ -62,8 +62,8 @@ class SketchPCA(
         more.
     nan_policy
         Treatment of rows with NaN or infinite values in a fit: ``"raise"``, ``"omit"`` to leave
-        them out, whose number is then ``moments_.omitted``, or ``"available"`` to leave out such
-        values alone, see :func:`dask_sketch.second_moments`. ``transform`` refuses them.
+        such rows out and count them in ``moments_.omitted``, or ``"available"`` to leave out only
+        these values, see :func:`dask_sketch.second_moments`. ``transform`` refuses them.
     columns
         Names of the columns of tables that are features; all by default, which must then be
         numeric.
@@ -82,7 +82,7 @@ class SketchPCA(
     mean_
         Mean of the samples, shape (n_features,).
     noise_variance_
-        Mean variance along the other directions.
+        Mean variance along the directions orthogonal to the components.
     excess_risk_
         Estimated variance that these components miss and the best ones would explain, as a fraction
         of the variance that is not explained; 0 for all second moments.
@@ -380,7 +380,8 @@ class SketchPCA(
         d, k = self.n_features_in_, self.n_components_
         values = np.maximum(self.explained_variance_, self.noise_variance_)
         smallest = float(min(values.min(), self.noise_variance_ if k < d else np.inf))
-        if not smallest > d * np.finfo(np.float64).eps * float(values.max()):  # as rounding leaves
+        # rounding leaves such variances
+        if not smallest > d * np.finfo(np.float64).eps * float(values.max()):
             raise InputError(
                 f"score_samples with n_components={k} of {d} features: the smallest variance is "
                 f"{smallest:.3g}, the largest {values.max():.3g}, so the samples have no density. "

@@ -278,8 +278,8 @@ class SketchKMeans(
     scale
         Standard deviation within a cluster, in units of the data; estimated by default.
     method
-        Decoder, as for :func:`dask_sketch.decode`, whose default is the most accurate for what the
-        sketch holds.
+        Decoder, see :func:`dask_sketch.decode`. The default is the most accurate decoder for the
+        contents of the sketch.
     sample_size
         Number of random rows that the sketch carries, see :func:`dask_sketch.sketch`; False or 0
         for none.
@@ -290,7 +290,7 @@ class SketchKMeans(
         Names of the columns of tables that are features, in fits and predictions; all by default,
         which must then be numeric. Arrays to be predicted hold these features.
     n_init
-        Number of independent decodings, of which the best is kept.
+        Number of independent decodings; the best one is kept.
     random_state
         Seed, or an instance of ``RandomState``; the same seed gives the same result.
     normalize
@@ -326,7 +326,7 @@ class SketchKMeans(
 
     _task = "clustering"
     _size = "n_clusters"
-    _power = 2  # of the distances in a score
+    _power = 2  # power of the distances in a score
 
     def __init__(
         self,
@@ -443,10 +443,10 @@ class SketchKMeans(
 class SketchKMedians(SketchKMeans):
     """K-medians clustering from a sketch, in one pass over data of any size.
 
-    The centers have the least mean distance to the samples, not squared distance, so that distant
-    samples hardly move them. The sketch and its decoder are the same as for k-means (Gribonval et
-    al. 2017, section 4); then the centers move to the geometric medians of the random rows that the
-    sketch carries, with weights that agree with the sketch. Without such rows
+    The centers minimise the mean distance to the samples rather than the mean squared distance, so
+    that distant samples hardly move them. The sketch and its decoder are the same as for k-means
+    (Gribonval et al. 2017, section 4); then the centers move to the geometric medians of the random
+    rows that the sketch carries, with weights that agree with the sketch. Without such rows
     (``sample_size=False``) the decoded centers are kept, with a warning.
 
     Parameters
@@ -529,12 +529,12 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
     Parameters
     ----------
     n_components
-        Number of components, or ``"auto"``: the number that :func:`dask_sketch.select_model` finds,
-        whose ranking is ``selection_``.
+        Number of components, or ``"auto"`` for the number that :func:`dask_sketch.select_model`
+        finds; its ranking is ``selection_``.
     n_frequencies
         Number of frequencies of the feature map; by default five for each parameter, such as
-        ``5 (2 d + 1) n_components`` for diagonal covariances, and as for 20 components with
-        ``"auto"``, which is enough to find up to 50.
+        ``5 (2 d + 1) n_components`` for diagonal covariances. With ``"auto"``, this is the number
+        for 20 components, which is enough to find up to 50.
     scale
         Standard deviation of a component, in units of the data; estimated for each feature by
         default.
@@ -555,7 +555,7 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
         Names of the columns of tables that are features, in fits and predictions; all by default,
         which must then be numeric. Arrays to be predicted hold these features.
     n_init
-        Number of independent decodings, of which the best is kept.
+        Number of independent decodings; the best one is kept.
     random_state
         Seed, or an instance of ``RandomState``; the same seed gives the same result.
 
@@ -577,8 +577,8 @@ class SketchGaussianMixture(DensityMixin, SketchEstimator):
 
     Notes
     -----
-    There is no ``labels_``, as in scikit-learn's mixtures: the components of rows are
-    ``predict(X)``.
+    Like mixtures of scikit-learn, this estimator has no ``labels_``; ``predict(X)`` returns the
+    components of rows.
 
     Examples
     --------

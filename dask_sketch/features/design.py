@@ -55,7 +55,8 @@ _HUGE = 1e150  # bound of values, and inverse bound of ranges: squares are float
 _FEW_ROWS = 0.01  # weight in all of the components that do not decide the scale of the others
 _MIXED = 0.1  # ratio of mean variances below which a likelier mixture is believed
 _PILOT_ROWS_PER_PARAMETER, _MIN_PILOT, _MAX_PILOT = 40, 5_000, 32_000
-_PILOT_VALUES = 4_000_000  # of all pilot rows together, unless there are fewer than _MIN_PILOT
+# values of all pilot rows together, at most, unless these are fewer than _MIN_PILOT rows
+_PILOT_VALUES = 4_000_000
 
 
 def default_n_frequencies(

@@ -203,7 +203,7 @@ class FeatureMap:
             return variances
         variances = variances.copy()
         sizes = np.array(self.categories.sizes)
-        variances[:, self.categories.columns] = (sizes**2 - 1) / 12  # of uniform codes
+        variances[:, self.categories.columns] = (sizes**2 - 1) / 12  # variances of uniform codes
         return variances
 
     @property
@@ -408,7 +408,7 @@ class FeatureMap:
         Raises
         ------
         InputError
-            If a scale is no positive number, or ``largest`` is less than ``smallest``.
+            If a scale is not a positive number, or ``largest`` is less than ``smallest``.
 
         Examples
         --------
@@ -626,7 +626,7 @@ def _from_spec(spec: str, digest: str, pilot: Pilot | None) -> FeatureMap:
     return FeatureMap.from_spec(spec, digest, pilot=pilot)
 
 
-_MAX_EXPONENT = 400  # of a unit: its square is far inside of the range of float64
+_MAX_EXPONENT = 400  # largest exponent of a unit: its square is far inside of the range of float64
 
 
 @lru_cache(maxsize=64)

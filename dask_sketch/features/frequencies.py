@@ -117,7 +117,7 @@ class _Cache:
 
     def __init__(self, size: int):
         self._size = size
-        # by specification, and by the digest where it is not that of this process
+        # entries by specification, and by the digest where it is not that of this process
         self._entries: OrderedDict[tuple[str, str], SampledFrequencies] = OrderedDict()
         self._lock = threading.Lock()
 

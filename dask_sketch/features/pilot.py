@@ -20,7 +20,7 @@ from dask_sketch.validation.categories import Categories
 
 Array = NDArray[np.float64]
 Complex = NDArray[np.complex128]
-_STEPS = 127.0  # of a characteristic function from 0 to 1
+_STEPS = 127.0  # steps of a characteristic function from 0 to 1
 # Estimated loss because of few pilot rows from which more are read, or users are warned, in nats:
 # it may really be 0.1.
 WARNED_SAMPLING_LOSS = 0.075

@@ -45,10 +45,10 @@ _TOLERANCE = 1e-4  # smallest gain of one iteration, in nats per row
 # the best mixture
 _RICHER = (2, 4)
 _START_ROWS, _START_ITERATIONS, _NEAR_STARTS, _REFILLED = 4000, 20, 2, 2
-_ROWS_PER_PARAMETER = 20  # from which a further start is tried
-_VARIANCE_FLOOR = 1e-8  # added to variances, as a fraction of those of the rows
-_HALF_ITERATIONS = 10  # of EM on half of the rows
-ROWS_PER_COMPONENT = 20  # of the fit
+_ROWS_PER_PARAMETER = 20  # rows for each parameter from which a further start is tried
+_VARIANCE_FLOOR = 1e-8  # constant added to variances, as a fraction of those of the rows
+_HALF_ITERATIONS = 10  # iterations of EM on half of the rows
+ROWS_PER_COMPONENT = 20  # rows of the fit for each component
 
 
 def rough_mixture(rows: Array, n_components: int | None, seed: int = 0) -> PilotMixture | None:
@@ -225,7 +225,7 @@ def record_pilot(
 def _loss_by_floor(rows: Array, mixture: PilotMixture, floor: Array) -> float:
     """Log-likelihood lost by clusters narrower than the smallest variances (n_features,)."""
     weights, means, variances = mixture.weights, mixture.means, mixture.variances
-    if not (variances < AT_FLOOR * floor).any():  # as for most data, in no time
+    if not (variances < AT_FLOOR * floor).any():  # shortcut for most data
         return 0.0
     nearest = RowDensity(weights, means, variances).log_joint(rows).argmax(axis=1)
     return float(losses_by_floor(rows, nearest, weights, variances, floor)[0].sum())

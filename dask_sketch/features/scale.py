@@ -21,7 +21,7 @@ Array = NDArray[np.float64]
 N_BANDWIDTHS = 8
 BAND_FREQUENCIES = 64  # frequencies of one bandwidth
 PILOT_COMPONENTS = 8  # components of the mixture of the pilot rows, which whitens the features
-_N_ROWS = 1000  # whose distances are computed
+_N_ROWS = 1000  # rows whose distances are computed
 _QUANTILES = 0.05, 0.95
 _NORMAL = 1.349  # interquartile range of a standard normal distribution
 

@@ -12,7 +12,7 @@ from dask_sketch.errors import InputError
 from dask_sketch.validation.arrays import frozen
 
 Array = NDArray[np.float64]
-MAX_NUMBERS = 2**28  # in the frequencies of one map: 2 GiB
+MAX_NUMBERS = 2**28  # numbers in the frequencies of one map, at most: 2 GiB
 CATEGORICAL = ("sparse-radius", "gaussian")  # distributions that take categorical features
 _DTYPES = ("float32", "float64")
 _REAL = (int, float, np.integer, np.floating)

@@ -23,7 +23,7 @@ from dask_sketch.validation.device import from_device, on_host
 # methods that are a mean over all rows, and the method that gives the values of single rows
 _MEANS = {"score": "logpdf", "inertia": "squared_distances"}
 _WIDE = ("predict_proba", "distances", "transform")  # n_components values for each row
-_CRITERIA = ("bic", "aic")  # of the sum of logpdf over all rows
+_CRITERIA = ("bic", "aic")  # criteria from the sum of logpdf over all rows
 _FILLED = "impute"  # n_features values for each row
 METHODS = ("logpdf", "predict", "squared_distances", _FILLED, *_WIDE, *_MEANS, *_CRITERIA)
 
@@ -54,8 +54,8 @@ def apply(model: Any, method: str, x: Any, weights: Any = None, **options: Any) 
     Returns
     -------
     result
-        Dask array with the axes of the samples, labelled if these are; a bag for a bag; for a mean
-        a lazy number. Input in memory gives the computed result.
+        Dask array with the axes of the samples, labelled if the samples are labelled; a bag for a
+        bag; for a mean, a lazy number. Input in memory gives the computed result.
 
     Raises
     ------
@@ -187,7 +187,8 @@ def apply_per_row(
     Returns
     -------
     values
-        Dask array with the axes of the samples, labelled if these are; a bag for a bag.
+        Dask array with the axes of the samples, labelled if the samples are labelled; a bag for a
+        bag.
     """
     if not isinstance(samples.blocks, da.Array):
         # with the samples as an argument, Dask would compute all of the bag in them
@@ -268,7 +269,7 @@ def sum_over_rows(
 
 def _mean(model: Any, method: str, samples: Samples, finish: Callable[[Any], Any]) -> da.Array:
     lazy = sum_over_rows(model, method, samples, finish)
-    # as a Dask array, for further computations
+    # the result is a Dask array, for further computations
     return da.from_delayed(
         lazy.to_delayed(), shape=(), dtype=np.dtype(np.float64), meta=np.empty(())
     )

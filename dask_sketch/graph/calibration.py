@@ -92,9 +92,9 @@ def merge_seconds(feature_map: FeatureMap) -> float:
     return (time.perf_counter() - start) / _MERGED
 
 
-SCHEDULER_SECONDS = 1e-3  # for each task, on a cluster that was not measured
+SCHEDULER_SECONDS = 1e-3  # time of the scheduler for each task, on a cluster that was not measured
 KERNEL_SECONDS = 1.0  # duration of the measurement of the kernel
-READ_SECONDS = 1.0  # and of reading
+READ_SECONDS = 1.0  # duration of the measurement of reading
 READ_CHUNKS = 4  # chunks that one thread reads at most
 EMPTY_TASKS = 400
 MAX_THREADS = 64  # threads that measure the kernel at once
@@ -249,7 +249,8 @@ def estimate_pass(
     kernel = n_samples * n_frequencies / calibration.pairs_per_second
     read = n_chunks * calibration.read_seconds
     merging = n_chunks * calibration.merge_seconds
-    fraction = math.ceil(n_chunks / n_cores) / max(n_chunks, 1)  # of the busiest thread
+    # fraction of the chunks that the busiest thread has
+    fraction = math.ceil(n_chunks / n_cores) / max(n_chunks, 1)
     working = fraction * (kernel + read + merging)
     scheduler = n_tasks * (calibration.task_seconds if task_seconds is None else task_seconds)
     store = 0.0 if bandwidth is None or bytes_read is None else bytes_read / bandwidth
@@ -305,7 +306,7 @@ def measure(
     ChunkError
         If a chunk cannot be read.
     """
-    # without a cluster on threads, also for bags; see LazyResult
+    # threads are used without a cluster, also for bags; see LazyResult
     where: dict[str, Any] = {"scheduler": "threads" if client is None else client.get}
     n_busy = min(n_threads, MAX_THREADS)
     # all threads at once: the cost of what they share, such as the interpreter lock, counts

@@ -30,8 +30,8 @@ AHEAD = 2  # batches on a cluster at a time: workers have tasks while the next g
 _PREPARE_TIMEOUT = 300.0  # seconds for workers to compile; a stopped worker never answers
 _MAX_LOST = 5  # attempts to prepare all workers, if workers are lost
 logger = logging.getLogger(__name__)
-POLL_SECONDS = 0.2  # between two questions to a scheduler
-WORKERS_SECONDS = 2.0  # between two counts of the workers
+POLL_SECONDS = 0.2  # time between two requests to a scheduler
+WORKERS_SECONDS = 2.0  # time between two counts of the workers
 # states of tasks that are still to be done, on clusters and here
 _PENDING = ("waiting", "no-worker", "queued", "processing")
 _LOCAL_PENDING = ("waiting", "ready", "running")
@@ -48,7 +48,7 @@ def active_client() -> Client | None:
     Raises
     ------
     InputError
-        If the client is asynchronous: it would give coroutines, and no results.
+        If the client is asynchronous, since it would return coroutines rather than results.
     """
     if dask.config.get("scheduler", None) not in (None, "dask.distributed", "distributed"):
         return None
@@ -72,14 +72,15 @@ def active_client() -> Client | None:
 
 @contextlib.contextmanager
 def cluster_errors(client: Client | None, collections: Sequence[Any] = ()) -> Iterator[None]:
-    """Turn the errors of a cluster that is lost, or whose workers die, into those of the package.
+    """Turn errors of a lost cluster, or of workers that die, into errors of the package.
 
     Errors of tasks are raised as they are.
 
     Parameters
     ----------
     client
-        Client of the cluster; ``None`` if the computation may have been sent to one or not.
+        Client of the cluster; ``None`` if it is not known whether the computation was sent to a
+        cluster.
     collections
         Collections that are computed; those with ``chunk_of`` name the chunk of a task.
 

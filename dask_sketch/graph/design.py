@@ -104,8 +104,8 @@ def design(
     """Choose a feature map for ``x``, reading only a few chunks.
 
     As in Algorithm 3 of Keriven et al. (2018), frequencies are sampled for the variances of the
-    components, which are estimated from a few thousand pilot samples. New in this package are the
-    estimate, by fitting a mixture with expectation-maximisation, and the default distribution.
+    components, which are estimated from a few thousand pilot samples. The estimate, which fits a
+    mixture with expectation-maximisation, and the default distribution are new in this package.
 
     Parameters
     ----------
@@ -120,17 +120,17 @@ def design(
         for a comparison. For principal components, it is needed only with more than 5,000 features.
     n_columns
         Number of columns of the test matrix, for principal components of many features; see
-        :func:`second_moments`. By default all second moments of up to 5,000 features, and
-        ``max(80, 8 n_components)`` columns for more.
+        :func:`second_moments`. By default, all second moments are summed for up to 5,000 features,
+        and ``max(80, 8 n_components)`` columns for more.
     task
         Purpose of the sketch: ``"mixture"``; ``"clustering"`` for centroids (``model="dirac"``),
         with the distribution ``"gaussian"`` and the scale of
         :func:`dask_sketch.features.clustering_scale`, and a mixture of the pilot rows that is
         rougher, though in a fraction of the time; ``"comparison"`` for
         :func:`dask_sketch.distributions.compare`, with 512 frequencies of eight bandwidths, from
-        half of the small distances between samples to twice the large ones, where up to a quarter
-        of the frequencies use single features (``"gaussian-marginals"``), where eight
-        ``covariance_weights`` weigh the bandwidths, from the smallest; or ``"pca"`` for
+        half of the small distances between samples to twice the large ones (up to a quarter of the
+        frequencies use single features, as in ``"gaussian-marginals"``, and eight
+        ``covariance_weights`` weigh the bandwidths, the smallest one first); or ``"pca"`` for
         principal components. The result of ``"pca"`` is a grid of second moments in place of
         frequencies, for :func:`sketch`, ``second_moments(like=...)`` and ledgers. Its only
         arguments are ``n_components``, ``n_columns``, ``seed``, ``n_pilot``, ``nan_policy``,
@@ -160,11 +160,11 @@ def design(
     dtype
         Precision of the features, ``"float32"`` or ``"float64"``.
     n_pilot
-        Number of pilot samples (the paper's ``n0``), rows of about eight chunks, and of many more
-        where chunks differ, as in sorted data. The default is 40 for each parameter of a
-        mixture with variances, ``40 (2 d + 1) K``, or of centroids: at most 32,000, or 32 MB, and
-        at least 5,000. For a mixture, four times as many are read, within this limit, if fits to
-        their halves differ so much that a loss of over 0.075 nats is expected. Without
+        Number of pilot samples (``n0`` in the paper). They are rows of about eight chunks, or of
+        many more chunks if chunks differ, as in sorted data. The default is 40 for each parameter
+        of a mixture with variances, ``40 (2 d + 1) K``, or of centroids: at most 32,000, or 32 MB,
+        and at least 5,000. For a mixture, four times as many are read, within this limit, if fits
+        to their halves differ so much that a loss of over 0.075 nats is expected. Without
         ``n_components``, or where the number of features is not known before blocks of a bag are
         read, it is 5,000. For principal components of more than 420 features, fewer are read.
     covariance_type

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
 SMALL_REDUCTION = 4096  # bytes; a larger reduction is a separate task, sent once to each worker
-POLL_SECONDS = 2.0  # between two requests to the cluster
+POLL_SECONDS = 2.0  # time between two requests to the cluster
 GATHER_SECONDS = 60.0  # maximum for a result to arrive; a lost result is computed again
 
 
@@ -154,7 +154,8 @@ class Cluster:
         if now < self._updated + POLL_SECONDS:
             return
         self._updated = now
-        if self._client.status == "connecting":  # until it gives up: distributed.comm.timeouts
+        # the client gives up after the time of distributed.comm.timeouts
+        if self._client.status == "connecting":
             return
         with self._require_scheduler():
             self.n_threads = max(self._patience.count_threads(self._client), 1)

@@ -71,7 +71,8 @@ class LazyResult(DaskMethodsMixin):
         self.reduction = of_same_columns(reduction) if samples.is_bag and not known else reduction
         self.split_every = require_integer("split_every", fan_in, 2)
         self._chosen = chosen
-        self._rebuilt = False  # by persist or optimize, so that there is a graph already
+        # whether persist or optimize made it, so that there is a graph already
+        self._rebuilt = False
 
     @cached_property
     def _inner(self) -> Any:
@@ -107,7 +108,7 @@ class LazyResult(DaskMethodsMixin):
             return None
         if kind.endswith("-aggregate") and self.n_chunks == 1:  # all in one task
             index = (0,)
-        # with names of the tasks before, where Dask has fused them; `part` is of bags
+        # Dask puts the names of fused tasks in front; `part` is a task of bags
         elif not index or not f"-{kind}".endswith((f"-{self.reduction.name}", "-part")):
             return None
         number = index[0] if self._chosen is None else self._chosen[index[0]]

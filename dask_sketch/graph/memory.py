@@ -17,7 +17,7 @@ from dask_sketch.sketching.group import SketchGroup
 from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.labels import union
 
-FAN_IN = 4  # of merges with partial results that may be as large as the result
+FAN_IN = 4  # fan-in of merges with partial results that may be as large as the result
 LARGE = 2**22  # bytes of second moments above which FAN_IN of them are combined at a time
 GROWTH = 2  # factor by which the bytes of a group grow, if larger sums need longer words
 SORTING = 40  # bytes for each row of a chunk: its label, its number and its position when sorted

@@ -40,11 +40,13 @@ if TYPE_CHECKING:
     from distributed import Client
 
 AVAILABLE = "available"  # value of nan_policy
-_NAME = "second-moments"  # of the tasks
-_PILOT_ROWS, _PILOT_VALUES = 512, 2**21  # at most, of one chunk
-_MIN_PILOT = 32  # rows for center and units,
-_MAX_PILOT = 8  # of as many chunks at most
-_FEW_CHUNKS = 256  # of which the first is not read again; batches of more have all chunks
+_NAME = "second-moments"  # name of the tasks
+# rows, and values, of one chunk that are read for the grid, at most
+_PILOT_ROWS, _PILOT_VALUES = 512, 2**21
+_MIN_PILOT = 32  # rows that suffice for the center and the units of a grid
+_MAX_PILOT = 8  # chunks that are read for the rows of a grid, at most
+# largest number of chunks of which the first is not read again: batches of more have all chunks
+_FEW_CHUNKS = 256
 
 
 def second_moments(
@@ -76,8 +78,8 @@ def second_moments(
     n_columns
         Number of columns of a random test matrix, whose products with the second moments are
         summed: ``n_features * n_columns`` numbers in place of ``n_features**2 / 2``, and about
-        eight columns for each component (Tropp et al. 2017). By default all second moments, of up
-        to 5,000 features.
+        eight columns for each component (Tropp et al. 2017). By default, all second moments of up
+        to 5,000 features are summed.
     like
         Second moments to which the new ones will be added, or a grid, such as the result of
         ``design(x, task="pca")``. By default the grid of center and units is computed from rows of
@@ -177,7 +179,7 @@ def second_moments(
 
 
 def partition_moments(grid: MomentGrid, nan_policy: str) -> Reduction:
-    """Reduction of each chunk to its second moments; of no samples for a chunk without rows.
+    """Reduction of each chunk to its second moments, which are empty for a chunk without rows.
 
     Parameters
     ----------

@@ -36,11 +36,12 @@ from dask_sketch.sources.bag import Block
 from dask_sketch.sources.samples import SMALL_TASK, Samples
 
 AHEAD = 4  # tasks for each thread: the next tasks of a worker are sent while it computes
-MAX_BATCH = 64  # chunks of one task,
-RESULT_BYTES = 2**22  # and bytes of their results
-FIRST_PAGE, PAGE = 64, 4096  # chunks whose graphs are built at a time
-MAX_GAP = 8 * PAGE  # and between the first and the last of them
-WAIT_SECONDS = 0.5  # for a result, before the cluster is polled
+MAX_BATCH = 64  # chunks of one task, at most
+RESULT_BYTES = 2**22  # bytes of the results of one task, at most
+# chunks whose graphs are built at a time: at first, and at most
+FIRST_PAGE, PAGE = 64, 4096
+MAX_GAP = 8 * PAGE  # largest difference of the numbers of the first and the last chunk of a page
+WAIT_SECONDS = 0.5  # longest wait for a result before the cluster is polled
 
 
 def sketch_partitions(
@@ -320,7 +321,7 @@ def _read(chunk: ChunkGraph, label: str) -> Iterator[tuple[Block, str]]:
         for block, name in chunk.blocks():
             yield block._replace(number=chunk.identity, row=row), name
             row += math.prod(block.rows.shape[:-1])
-    except ChunkError as error:  # from a reader, which named its object
+    except ChunkError as error:  # a reader raised it, and named its object
         raise _Unreadable(str(error)) from error
     except InputError:  # the data are not samples
         raise
@@ -346,20 +347,20 @@ class _Stream:
         backoff: float,
     ):
         self._label = label
-        self._total = self._left = n_chunks  # in all, and not taken up yet
+        self._total = self._left = n_chunks  # chunks in all, and chunks not taken up yet
         self._graphs = graphs
         self._executor = executor
         self._attempts = attempts
         self._backoff = backoff
         self._under_way = 0  # chunks that were begun, and neither yielded nor suspected
-        self._ready: deque[ChunkBatch] = deque()  # to be sent
+        self._ready: deque[ChunkBatch] = deque()  # batches to be sent
         self._later: list[tuple[float, int, ChunkGraph]] = []  # a heap, by the time they are due
         # batches that may have killed workers: to be sent when all else is done
         self._suspects: deque[ChunkBatch] = deque()
-        self._sent: dict[Any, ChunkBatch] = {}  # by future
+        self._sent: dict[Any, ChunkBatch] = {}  # batches by future
         self._ended: queue.SimpleQueue[Any] = queue.SimpleQueue()  # futures
-        self._failures: Counter[int] = Counter()  # of chunks
-        self._losses = 0  # of the connection
+        self._failures: Counter[int] = Counter()  # failures of chunks
+        self._losses = 0  # losses of the connection
 
     def results(
         self, length: int, in_flight: int | None, progress: bool

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from distributed import Client
 
 logger = logging.getLogger(__name__)
-SILENT_SECONDS = 15.0  # without a worker that takes tasks, after which this is logged
+SILENT_SECONDS = 15.0  # time without a worker that takes tasks, after which this is logged
 
 
 class Patience:
@@ -36,7 +36,7 @@ class Patience:
     Raises
     ------
     InputError
-        If the setting is no time.
+        If the setting is not a time.
     """
 
     def __init__(self, setting: str) -> None:

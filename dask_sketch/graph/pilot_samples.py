@@ -23,15 +23,16 @@ from dask_sketch.validation.device import device_array, on_device, on_host
 from dask_sketch.validation.tables import feature_title
 
 PILOT_CHUNKS = 8  # chunks read at a time, until there are enough rows
-_MAX_DRAWS = 64  # of chunks at a time, where many rows are in chunks of few rows
+_MAX_DRAWS = 64  # draws of chunks at a time, at most, where many rows are in chunks of few rows
 _IN_SMALL_CHUNKS = 0.05  # share of the rows that may be in chunks too small for their part
 # The same where chunks differ, as in sorted data: 64 chunks, more of them if they are small, and
 # fewer if they are large, by the bytes of all
 _MANY_CHUNKS, _MAX_CHUNKS, _MIN_CHUNKS = 64, 512, 16
 _SMALL_BYTES, _LARGE_BYTES = 2**27, 2**31
 _COMPARED = 20  # rows of a chunk whose mean is compared with those of others
-_BETWEEN, _CHANCE = 0.05, 5.0  # part of a variance that is between chunks, and times its noise
-_UNEVEN = 1.5  # times its share, from which a chunk has too few rows in the pilot
+# smallest part of a variance between chunks, and multiple of its noise, where chunks differ
+_BETWEEN, _CHANCE = 0.05, 5.0
+_UNEVEN = 1.5  # multiple of its share from which a chunk has too few rows in the pilot
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,11 @@ def pilot_samples(
     """Choose random rows, from as few chunks as possible.
 
     Every row, or every unit of weight, has nearly the same chance. Chunks of about the same size
-    are drawn with equal chances, others in proportion to their numbers of rows. Where these are
-    not known, or with weights, chunks that have too few rows in the pilot are read once more. A
-    row with a large weight may be drawn several times. Where the means of chunks differ, as in
-    sorted data, rows of 64 chunks are chosen, of up to 512 small or of at least 16 large ones.
+    are drawn with equal chances, others in proportion to their numbers of rows. If the numbers are
+    not known, or with weights, chunks that have too few rows in the pilot are read once more. A row
+    with a large weight may be drawn several times. If the means of chunks differ, as in sorted
+    data, rows of 64 chunks are chosen, or of up to 512 chunks if they are small, or of as few as 16
+    if they are large.
 
     Parameters
     ----------

@@ -240,8 +240,8 @@ SMALLER_CHUNKS = (
     "Use fewer threads per worker or more memory, a smaller chunk_size if chunks were joined, or "
     "store the data in smaller chunks."
 )
-MANY_PIECES = 10_000  # stored chunks,
-SMALL_PIECE = 2**14  # and bytes of each, under which decoding them takes longer than sketching
+MANY_PIECES = 10_000  # number of stored chunks from which there is a warning if they are small
+SMALL_PIECE = 2**14  # bytes of a small stored chunk: decoding it takes longer than sketching
 
 
 def plan(
@@ -534,7 +534,7 @@ def _thread_memory(
     if samples.largest_chunk is None:
         return None
     m, d = feature_map.n_frequencies, feature_map.n_features
-    frequencies = 12 * d * m  # in float64, and packed in float32; once for a process
+    frequencies = 12 * d * m  # bytes in float64, and packed in float32; once for a process
     scratch = 2 * BLOCK_BYTES + 2 * one_sketch
     if samples.is_weighted:
         # longer blocks; sums, and rows that wait, for each group of weights
@@ -586,7 +586,7 @@ def resources(client: Client | None) -> tuple[int, int]:
         threads = sum(w["nthreads"] for w in workers)
         if limits:
             return int(fraction * min(limits)), threads
-        if workers:  # without limits: those of this machine, in the lack of better knowledge
+        if workers:  # workers without limits: the memory of this machine stands for theirs
             memory = psutil.virtual_memory().total / max(w["nthreads"] for w in workers)
             return int(fraction * memory), threads
     return free_memory() // CPU_COUNT, CPU_COUNT

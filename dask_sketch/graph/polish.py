@@ -31,8 +31,8 @@ from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.warn import warn_user
 
 CONVERGED = "until converged"
-MAX_PASSES = 100  # until converged
-VARIANCE_FLOOR = 1e-6  # of the mean variance of the components
+MAX_PASSES = 100  # passes of "until converged", at most
+VARIANCE_FLOOR = 1e-6  # smallest variance, as a fraction of the mean variance of the components
 TOLERANCE = 1e-4  # nats for each sample
 
 AnyModel = TypeVar("AnyModel", bound=GaussianMixture | Centroids)

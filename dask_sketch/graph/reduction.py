@@ -14,7 +14,7 @@ from dask_sketch.sources.bag import Block, same_columns
 if TYPE_CHECKING:
     from dask_sketch.features.feature_map import FeatureMap
 
-ChunkFunction = Callable[..., Any]  # of (rows, weights, label) and perhaps groups
+ChunkFunction = Callable[..., Any]  # function of (rows, weights, label) and perhaps groups
 Combine = Callable[[list[Any]], Any]
 
 
@@ -175,8 +175,7 @@ class _OfColumns(NamedTuple):
 def of_same_columns(reduction: Reduction) -> Reduction:
     """Reduction that raises where tables of one input have different columns.
 
-    Nothing else tells the columns of the tables of a bag apart, if the computation knows no names
-    of features.
+    A computation without names of features could not tell the columns of different tables apart.
 
     Parameters
     ----------

@@ -103,10 +103,10 @@ def sketch(
     sample
         Maximum number of random rows that the sketch carries beside the sums, for :func:`calibrate`
         and :func:`decode`; they make fits to real data as good as maximum likelihood on all rows.
-        True, the default without groups, chooses 20,000 rows, more for a feature map of
-        :func:`design` for a mixture of over 200 parameters, 100 for each, or fewer if they would
-        take more than 16 MiB. Give False or 0 if rows must not be kept, or if the sketch is given
-        to others: the sketch then has sums only.
+        True, the default without groups, chooses 20,000 rows. There are more rows, 100 for each
+        parameter, if :func:`design` made the feature map for a mixture of over 200 parameters, and
+        fewer if the rows would take more than 16 MiB. Give False or 0 if rows must not be kept, or
+        if the sketch is given to others: the sketch then has sums only.
     position
         Position of the first row, ``>= 0``. The random rows are chosen by their positions. Parts of
         the data whose sketches will be added, such as two days, need different positions, so that
@@ -118,9 +118,9 @@ def sketch(
     Returns
     -------
     sketch
-        :class:`Sketch`, or with groups :class:`SketchGroup`; with a grid
-        :class:`SecondMoments`, or with groups a dictionary of them by label. For lazy input a Dask
-        collection, :class:`dask_sketch.graph.LazyResult`, whose ``.compute()`` gives it.
+        :class:`Sketch`, or with groups :class:`SketchGroup`; with a grid :class:`SecondMoments`, or
+        with groups a dictionary of second moments by label. For lazy input, a Dask collection,
+        :class:`dask_sketch.graph.LazyResult`, whose ``.compute()`` returns the result.
 
     Raises
     ------
@@ -307,7 +307,7 @@ def sketch_reduction(
     positions
         Positions by which the rows are chosen; by default positions within each chunk.
     allow_empty
-        Whether no samples give an empty sketch, rather than an error.
+        Whether input without samples gives an empty sketch rather than an error.
     """
     # no chunk needs the mixture or the sketch of the pilot rows
     pilot = feature_map.pilot
@@ -396,7 +396,7 @@ def group_reduction(
     feature_map, nan_policy, device
         Arguments of :func:`sketch`.
     allow_empty
-        Whether no samples give an empty group, rather than an error.
+        Whether input without samples gives an empty group rather than an error.
     """
     groups = samples.groups
     assert groups is not None

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dask_sketch.features.feature_map import FeatureMap
     from dask_sketch.sources.samples import Samples
 
-TOPIC = "dask-sketch"  # of events
+TOPIC = "dask-sketch"  # topic of events
 SPAN = "dask-sketch"
 # activities of a task, as Dask's page "Fine Performance Metrics" lists them too, and their units
 SKETCHED, MERGED = "sketched", "merged"

@@ -49,11 +49,12 @@ from dask_sketch.validation.tables import shorten
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-MAX_BYTES = 2**16  # of a job file: parsing takes at most a few times as much memory,
-MAX_DOTS = 200  # in a line: the time that the parser takes grows with their square
-MAX_TABLES = 64  # of one name
+MAX_BYTES = 2**16  # bytes of a job file, at most: parsing takes at most a few times as much memory
+MAX_DOTS = 200  # dots in a line, at most: the time that the parser takes grows with their square
+MAX_TABLES = 64  # tables of one name, at most
 MAX_ERRORS = 50
-_UNION_MEMBER = re.compile(r"constrained-\w+|literal\[.*\]")  # in the path of a value
+# member of a union in the path of a value
+_UNION_MEMBER = re.compile(r"constrained-\w+|literal\[.*\]")
 # Options of a cluster that only name a queue or a size: others run code.
 CLUSTER_OPTIONS = (
     "account", "interface", "name", "namespace", "queue", "resources", "walltime",

@@ -34,7 +34,7 @@ from dask_sketch.sketching.arguments import NanPolicy
 from dask_sketch.validation.choices import PCA, Distribution, Task, known_type, listed_types
 from dask_sketch.validation.tables import shorten
 
-_MAX_LEVEL = 0.5  # of the test of drift
+_MAX_LEVEL = 0.5  # largest level of the test of drift
 MAX_SHOWN = 60  # characters of a key or a value in a message
 Wrong = tuple[tuple[str | int, ...], Any, str]  # key path, value (None is not shown) and remedy
 

@@ -14,7 +14,7 @@ from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.choices import uses_matrices
 
 _MIN_COST = 10.0  # noise levels
-_GROWTH_OF_COST = 10.0  # between two runs
+_GROWTH_OF_COST = 10.0  # growth of the cost between two runs from which there is a warning
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 Result = tuple["Partition", Sums | ChunkError]  # sums, or the error of the last attempt
-HELD_BYTES = 2**28  # of finished partitions, which are committed then
-REREADS = 2  # of a partition that changes while it is read
+HELD_BYTES = 2**28  # bytes of finished partitions in memory, which are committed then
+REREADS = 2  # repeated reads of a partition that changes while it is read
 
 
 @dataclass(frozen=True)
@@ -540,7 +540,7 @@ def has_ledger(job: Job) -> bool:
 
 def rows_per_partition(job: Job, sources: Sequence[OpenSource]) -> int:
     """Number of random rows of each partition that a new ledger keeps."""
-    if job.feature_map.task == PCA and job.job.sample:  # of the command line
+    if job.feature_map.task == PCA and job.job.sample:  # the sample comes from the command line
         raise JobError(
             f"{job.path}: job.sample = {job.job.sample}: second moments keep no random rows: leave "
             "it out"

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from dask_sketch.jobs.ledger.sums import Sums
 
 DONE, INCOMPLETE = "done", "incomplete"
-COMMAND = "dask-sketch run"  # in the report of each job
+COMMAND = "dask-sketch run"  # command in the report of each job
 # Schemas of results that an output may replace.
 _KINDS = {
     "sketch": frozenset({SKETCH, MOMENTS}),

@@ -197,7 +197,7 @@ def model_history(
         past = {key: entry for key, entry in entries.items() if entry.run <= run}
         keys = window_keys(past, records, window, "window")
         sketch = totals.merged(past, keys, sample=False)
-        assert isinstance(sketch, Sketch)  # of a feature map
+        assert isinstance(sketch, Sketch)  # totals of a feature map are sketches
         if models:
             options["start"] = models[-1]
         with collect_warnings() as collected:

@@ -227,7 +227,7 @@ def plan_run(
         rows_per_partition=n_kept,
         rows_bytes=kept_bytes,
         ledger_bytes=kept_bytes
-        # and the old and the new total
+        # the old and the new total are kept as well
         + row_bytes(feature_map, with_missing=with_missing) * (len(todo) + 2),
         ledger_free=_free(job.resolve(job.job.ledger)),
         n_tasks=len(todo) + len(job.decode),

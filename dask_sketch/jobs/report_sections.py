@@ -17,7 +17,7 @@ from dask_sketch.jobs.past_drift import HEADER, DriftHistory
 if TYPE_CHECKING:
     from dask_sketch.jobs.results import Results
 
-MAX_ROWS = 50  # of one table
+MAX_ROWS = 50  # rows of one table, at most
 _MAX_RUNS = 10  # earlier runs in a table
 _MAX_PICTURED = 365  # runs in a picture
 _COMPARED = ("compared", "discrepancy", "noise of independent rows")

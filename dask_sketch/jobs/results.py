@@ -573,7 +573,8 @@ def make_results(
             if ledger.entries and not keys:
                 log(_no_groups(job.groups, ledger))
                 results.notes.append(_no_groups(job.groups, ledger))
-            with_rows = any(table.groups for table in job.decode)  # of models of groups
+            # whether models of groups need rows
+            with_rows = any(table.groups for table in job.decode)
             results.groups = {
                 name: ledger.total(those, sample=with_rows) for name, those in keys.items()
             }

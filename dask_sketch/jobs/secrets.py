@@ -17,9 +17,9 @@ from dask_sketch.errors import InputError, SketchError
 from dask_sketch.jobs.permissions import Secret, permitted_places, remedy
 from dask_sketch.storage.local_files import read_regular_file
 
-MAX_BYTES = 2**16  # of a file that holds a secret
+MAX_BYTES = 2**16  # bytes of a file that holds a secret, at most
 MAX_TEXT = 4096  # characters of one option
-MAX_OPTIONS = 64  # in one table or list
+MAX_OPTIONS = 64  # options in one table or list, at most
 MAX_DEPTH = 4
 MIN_HIDDEN = 4  # characters; hiding shorter secrets would make texts unreadable
 HIDDEN = "***"

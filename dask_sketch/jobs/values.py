@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, Val
 from dask_sketch.jobs.ledger.windows import parse_span
 from dask_sketch.jobs.secrets import MAX_TEXT, Secrets, require_no_secret
 
-MAX_NAMES = 4096  # in a list
+MAX_NAMES = 4096  # names in a list, at most
 # Largest sizes that a job file may ask for, because the memory in use grows with them.
 MAX_COMPONENTS = 10_000
 MAX_FREQUENCIES = 1_000_000

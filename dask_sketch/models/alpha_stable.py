@@ -28,7 +28,8 @@ MIN_ALPHA, MAX_ALPHA = 0.5, 2.0  # the first is excluded
 _NEARLY_TWO = 1e-3  # distance of alpha from 2, within which the density is interpolated
 # Panels of Gauss and Legendre's quadrature: nodes of each, and ends.
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
-_ANGLES = np.linspace(-60.0, 0.0, 61)  # near pi, as logarithms of distances to the power 1 / beta
+# angles near pi, as logarithms of distances to the power 1 / beta
+_ANGLES = np.linspace(-60.0, 0.0, 61)
 _EXPONENTIALS = np.linspace(-40.0, 7.0, 95)  # logarithms of exponential variables
 _SQUARES = np.arange(-110.0, 70.0, 0.05)  # logarithms of squared distances
 _RADII = np.arange(np.log(1e-5), np.log(1e9), 0.03)  # logarithms of tabulated distances
@@ -345,7 +346,7 @@ class AlphaStableMixture(Mixture):
 
 def _sample_subordinator(rng: np.random.Generator, beta: Array) -> Array:
     """Positive stable variables with Laplace transforms ``exp(-t**beta)``, one for each index."""
-    angles = np.pi * (1.0 - rng.random(len(beta)))  # in (0, pi]
+    angles = np.pi * (1.0 - rng.random(len(beta)))  # angles in (0, pi]
     exponential = rng.standard_exponential(len(beta))
     out, inside = np.ones(len(beta)), beta < 1.0
     b, u, e = beta[inside], angles[inside], exponential[inside]

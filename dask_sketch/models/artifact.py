@@ -17,7 +17,7 @@ ALPHA_STABLE = "dask-sketch/alpha-stable-mixture"
 COMPONENTS = "dask-sketch/principal-components"
 VERSION = 1
 STDERR = "_stderr"  # suffix of the names of standard errors
-NOISE = "noise_variances"  # of which there are standard errors alone
+NOISE = "noise_variances"  # name of the noise variances: only their standard errors are stored
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from dask_sketch.validation.arrays import unit_rows
 from dask_sketch.validation.threads import ProcessContext, one_blas_thread
 
 Array = NDArray[np.float64]
-_ROUNDS = 300  # of assignments and steps towards medians
-_GAIN = 1e-7  # of the mean distance in a round, below which rounds end
+_ROUNDS = 300  # rounds of assignments and steps towards medians, at most
+_GAIN = 1e-7  # gain of a round below which rounds end, relative to the mean distance
 _TINY = 1e-12  # distance in units of the mean distance, below which a point is at a center
 
 

@@ -15,7 +15,7 @@ from dask_sketch.models.gaussian_kernels import add_second_moments, squared_dist
 Array = NDArray[np.float64]
 _BLOCK = 1 << 16  # numbers of one block of the joint log-density, which stays in the cache
 _TINY = 1e-300
-_START_FLOOR = 1e-3  # added to the variances of clusters, in squared standard units
+_START_FLOOR = 1e-3  # constant added to the variances of clusters, in squared standard units
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ Array = NDArray[np.float64]
 # Squared distance of a component from the center, in its variances, up to which the expanded
 # quadratic form loses fewer than seven of sixteen digits.
 _MAX_EXPANDED = 1e6
-_GRID_STEPS = 6  # to either side of a rounded value, at most one deviation each
+_GRID_STEPS = 6  # steps of the grid to either side of a rounded value, at most one deviation each
 _DISTINCT = 0.5  # fraction of the rows with distinct values of a feature of few values, at most
 _TINY = np.finfo(float).tiny
 _NO_WIDTH = 3e-3  # standard deviation, over that of the rows, below which values are points

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from dask_sketch.validation.compilation import cached_njit
 
 Array = NDArray[np.float64]
-_ROWS = 64  # of one block: each of its features is a line of the cache or a few
+_ROWS = 64  # rows of one block: each of its features is a line of the cache or a few
 
 
 def squared_distances(rows: Array, means: Array, lower: NDArray[np.floating[Any]]) -> Array:

@@ -23,8 +23,9 @@ _MIN_NOISE = 1e-9  # noise variance, as a fraction of the variance of the featur
 # eigenvectors take most of the time, and one step took 0.5 to 0.7 of the time of three; where each
 # M-step needs a pass over the data, more.
 _STEPS, _STEPS_OF_PASS = 1, 3
-_MAX_STEPS, _TOLERANCE = 300, 1e-7  # of an analysis without a start
-_START_RIDGE = 1e-6  # added to correlations whose inverse gives the first noise variances
+# largest number of steps, and tolerance, of an analysis without a start
+_MAX_STEPS, _TOLERANCE = 300, 1e-7
+_START_RIDGE = 1e-6  # ridge of correlations whose inverse gives the first noise variances
 
 
 def covariances_of(covariance_type: str) -> Covariances:

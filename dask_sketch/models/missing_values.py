@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dask_sketch.models.smallest_variance import MIN_VARIANCE, smallest_variances
 
 Array = NDArray[np.float64]
-_FILLED_ITERATIONS = 30  # of EM on the observed values before missing ones are drawn
+_FILLED_ITERATIONS = 30  # iterations of EM on the observed values before missing ones are drawn
 _MAX_GIVERS = 1000  # rows with the most values, of which one is nearest
 
 

@@ -383,7 +383,7 @@ class Polishing:
 
 
 _BLOCK_SIZE = 131_072  # numbers in a block of samples and components: 1 MiB
-_ROUNDING = 1e-6  # of the lengths of directions
+_ROUNDING = 1e-6  # rounding error of the lengths of directions
 _LARGEST = 1e150  # value whose square is a float64
 
 

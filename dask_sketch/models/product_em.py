@@ -15,8 +15,9 @@ from dask_sketch.models.smallest_variance import MIN_VARIANCE, smallest_variance
 from dask_sketch.validation.categories import Categories
 
 Array = NDArray[np.float64]
-MIN_PROBABILITY = 1e-6  # of a level in a fit, so that no row has the density zero
-_SHORT_ITERATIONS = 15  # of each start, before the best one is continued
+# smallest probability of a level in a fit, so that no row has the density zero
+MIN_PROBABILITY = 1e-6
+_SHORT_ITERATIONS = 15  # iterations of each start, before the best one is continued
 _OWN_FRACTION = 0.5  # weight of the row that a component starts from, against all rows
 
 
@@ -86,7 +87,7 @@ class ProductRows:
 def normalise(joint: Array) -> tuple[Array, Array]:
     """Probabilities of the components, and the log of the sum, of each row of log densities."""
     largest = joint.max(axis=1)
-    # of a row without density, the probabilities are equal
+    # a row without density has equal probabilities
     responsibilities = np.exp(joint - np.where(np.isfinite(largest), largest, 0.0)[:, None])
     total = responsibilities.sum(axis=1)
     none = total == 0.0

@@ -14,7 +14,7 @@ from dask_sketch.models.covariances import Components, Covariances
 Array = NDArray[np.float64]
 _MIN_FRACTION = 0.05  # rows below this probability of a component do not decide how it is split
 _MAX_ROWS = 4000  # rows that a split is fitted to
-_N_ITERATIONS = 5  # of EM of two components on the rows of one
+_N_ITERATIONS = 5  # iterations of EM of two components on the rows of one
 _MIN_ROWS = 5.0  # effective rows of each half, and one more for every four features
 # Fewer rows suffice for halves far from each other: the gain must exceed this many nats in all, and
 # more for each feature. Chance gained at most 1.9 times the number of features, and six nats.

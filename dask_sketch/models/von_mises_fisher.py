@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 Complex = NDArray[np.complex128]
-MAX_CONCENTRATION = 1e7  # beyond which rounding of the Bessel functions is felt
-_MAX_ORDER = 120.0  # beyond which Bessel functions are expanded in the order
-_N_TERMS = 24  # of the power series, whose ratio of terms is at most one over their number
+MAX_CONCENTRATION = 1e7  # largest concentration: rounding of the Bessel functions is felt beyond it
+_MAX_ORDER = 120.0  # order beyond which Bessel functions are expanded in the order
+_N_TERMS = 24  # terms of the power series, whose ratio is at most one over their number
 _TURNING = 0.5  # distance from a turning point, below which there is no expansion in the order
 # Coefficients of Debye's polynomials u_1 to u_4, each in powers p**k, p**(k + 2), ...
 _DEBYE = (

@@ -38,7 +38,7 @@ _MAX_FAILED = 4  # moves in a row without gain that end the moves
 _MIN_GAIN = 1e-4  # smallest gain of a move, in nats
 _LARGE_GAIN = 5e-3  # gain of a move that is not counted, where there are fewer than components
 _ON_GRID = 0.05  # distance of rounded values from multiples of their step, as a fraction of it
-_KMEANS_ITERATIONS = 30  # of k-means before EM starts
+_KMEANS_ITERATIONS = 30  # iterations of k-means before EM starts
 _TINY = 1e-300
 _N_FOLDS = 4  # parts of the rows, each of which is left out once
 # Moves of components in the fits to the others, and rows times parameters of all such moves

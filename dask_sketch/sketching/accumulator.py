@@ -25,7 +25,8 @@ from dask_sketch.validation.arrays import frozen
 
 _MAX_WORD = 2**59  # sums below are added in one word: a moment has four of the sum of two
 _MAX_KEPT = 16  # sums of different exponents that are kept before they are added
-BLOCK_BYTES = 256 * 1024  # of centred features: each tile reads them once, from the second cache
+# bytes of centred features in a block: each tile reads them once, from the second cache
+BLOCK_BYTES = 256 * 1024
 
 
 @lru_cache(maxsize=16)

@@ -60,7 +60,7 @@ STACKS = {
     "second_steps": "second_quanta",
     **WEIGHTS,
 }
-# and those of its counters of missing values
+# stored name and attribute of the stacks of its counters of missing values
 MISSING_STACKS = {
     **{f"{name}_steps": attribute for attribute, (name, _) in MISSING.items()},
     "missing_weight_steps": "weight_quanta",

@@ -37,7 +37,7 @@ STACKED = (*ARRAYS, "weight_quanta")
 _BLOCK = 256  # sets of features whose overlaps with all others are computed together
 # Bound of the probabilities of the tree: values that were never missing may be missing.
 _MIN_PROBABILITY = 1e-12
-_MIN_FRACTION = 1e-9  # of the rows that observe a frequency
+_MIN_FRACTION = 1e-9  # smallest fraction of the rows that observe a frequency
 
 
 @dataclass(frozen=True, eq=False)
@@ -480,7 +480,7 @@ class ObservedPatterns:
         first, second = pairs_of(d)
         pairs = np.zeros((d, d))
         observed = both[first == second]
-        pairs[:] = np.outer(observed, observed)  # of features whose pairs are not counted
+        pairs[:] = np.outer(observed, observed)  # products for features whose pairs are not counted
         pairs[first, second] = pairs[second, first] = both
         self._missed = np.flatnonzero(observed < 1.0)
         uses = uses[:, self._missed]
@@ -490,7 +490,7 @@ class ObservedPatterns:
         self._order, self._parents, self._given = _tree(
             pairs[np.ix_(self._missed, self._missed)], self._observed
         )
-        # of the model; those of the counters replace them
+        # probabilities of the model; those of the counters replace them
         alone = self._probabilities(self._sets)
         expected = np.maximum(alone[self._set_of_frequency], _MIN_PROBABILITY)
         self._units = 1.0 / np.sqrt(expected * fractions)

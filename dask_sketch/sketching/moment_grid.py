@@ -17,11 +17,12 @@ from dask_sketch.validation.arrays import FrozenDataclass, frozen, require_integ
 from dask_sketch.validation.tables import distinct_names, warn_of_coarse_numbers
 
 Array = NDArray[np.float64]
-MAX_FEATURES = 5000  # of which all second moments are summed: they take 200 MB
+MAX_FEATURES = 5000  # features whose second moments are all summed, at most: they take 200 MB
 _WORDS = 16  # bytes of a sum of two words
-_DEVIATION = 2  # of an entry of the test matrix, a power of two: that of 64 coins is 4
+# binary logarithm of the deviation of an entry of the test matrix: that of 64 coins is 4
+_DEVIATION = 2
 _RANGE = 400  # binary exponents of units, whose squares are float64 numbers
-_COLUMNS, _MIN_COLUMNS = 8, 80  # of the test matrix: for each component, and at least
+_COLUMNS, _MIN_COLUMNS = 8, 80  # columns of the test matrix: for each component, and at least
 _FIELDS = ("center", "unit", "n_columns", "seed", "feature_names", "pairwise")
 
 
@@ -138,7 +139,7 @@ class MomentGrid(FrozenDataclass):
         if n_columns is not None:
             exponent = np.full(len(exponent), exponent[varies].max() if varies.any() else 0.0)
         unit = np.ldexp(1.0, np.clip(exponent, -_RANGE, _RANGE).astype(int))
-        # in whole units: the differences from it have few digits, for integers none
+        # center in whole units: the differences from it have few digits, for integers none
         center = np.rint(mean * largest / unit) * unit
         return cls(center, unit, n_columns, seed, feature_names, pairwise)
 

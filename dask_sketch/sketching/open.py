@@ -49,14 +49,14 @@ from dask_sketch.validation.registry import registered_reader, registered_versio
 if TYPE_CHECKING:
     import xarray as xr
 
-# and what the registered readers of :mod:`dask_sketch.validation.registry` return
+# registered readers of :mod:`dask_sketch.validation.registry` return further artifacts
 Artifact = Sketch | SketchGroup | SecondMoments | AnyModel | PrincipalComponents | FeatureMap
 _DAMAGES = (LookupError, TypeError, ValueError, OverflowError, RecursionError)
-# of a sum; 118 for others
+# bits of these sums; other sums have 118
 _MAX_BITS = dict.fromkeys(("weight_steps", "squared_weight_steps", "missing_weight_steps"), 240)
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_MAX_BOUND = 2.0**511  # of values, whose differences are squared
-_MAX_ROUNDING = 1e150  # of the error of rounded sums, which is squared
+_MAX_BOUND = 2.0**511  # bound of values whose differences are squared
+_MAX_ROUNDING = 1e150  # bound of the error of rounded sums, which is squared
 _TIMES = re.compile(r"[Mm]8\[\d{0,6}(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\]|[Mm]8")
 
 

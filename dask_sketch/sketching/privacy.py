@@ -43,7 +43,7 @@ from dask_sketch.validation.arrays import require_integer
 MODULUS = 1.0 + 2.0**-16
 """Largest modulus of a computed feature of weight one, for float32 and every distribution."""
 _SCALE_BITS = 46  # binary digits of the scale of the noise, in units of its grid
-_PAIRS = 0.1  # of the squared sensitivity of the sums, which the counters of pairs may have
+_PAIRS = 0.1  # part of the squared sensitivity of the sums that the counters of pairs may have
 _MIN_EPSILON, _MAX_EPSILON = 1e-6, 1e3  # outside, the result is only noise, or has none
 _MIN_WEIGHT, _MAX_WEIGHT = 2.0**-10, 2.0**32  # weight of an individual
 
@@ -369,7 +369,7 @@ def calibrated(
         the Gaussian.
     """
     m, w = n_frequencies, max_weight * MODULUS
-    n_sums = 3 * m if n_pairs else 2 * m  # with the counters of frequencies
+    n_sums = 3 * m if n_pairs else 2 * m  # number of sums, with the counters of frequencies
     shift = epsilon
     if delta:
         # The distance of a discrete Gaussian from a rounded Gaussian is at most 1 / (20 sigma**2).

@@ -79,8 +79,8 @@ _BLOCK = 2**18  # phases in memory at once
 MAX_SEED = 2**64 - 1
 _DAMAGES = (LookupError, TypeError, ValueError, OverflowError, RecursionError)
 _SQUARED = 2**SQUARED_FRACTION
-_MAX_POSITION = 2**62  # that of the first row of a message, as everywhere
-_TOLERANCE = 1e-6  # of a total weight: those of float32 have 24 binary digits
+_MAX_POSITION = 2**62  # largest position of the first row of a message, as everywhere
+_TOLERANCE = 1e-6  # relative error of a total weight: weights of float32 have 24 binary digits
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -161,7 +161,7 @@ class QuantizedPhases(FrozenDataclass, Storable):
             return replace(Sketch.empty(self.feature_map), omitted=self.omitted)
         cosines, sines = _contributions(self.bits)
         m = self.feature_map.n_frequencies
-        sums: dict[int, NDArray[np.int64]] = {}  # by the exponent of the weights
+        sums: dict[int, NDArray[np.int64]] = {}  # sums by the exponent of the weights
         powers = (1 << np.arange(self.bits)[::-1]).astype(np.uint16)
         for rows in _blocks(self.count, m, self.count):
             digits = np.unpackbits(self.packed[rows], axis=1, count=m * self.bits)

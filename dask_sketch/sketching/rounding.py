@@ -20,7 +20,7 @@ from dask_sketch.sketching.privacy import refuse_private
 from dask_sketch.validation.arrays import require_integer
 
 _STEP = 0.2  # largest grid spacing, in units of the standard deviation of a sum's modulus
-_MAX_BITS = 62  # of a packed number
+_MAX_BITS = 62  # bits of a packed number, at most
 
 
 def rounded_sums(sketch: Any, seed: int) -> dict[str, Any]:

@@ -25,9 +25,9 @@ _DEFAULT_BYTES, _MIN_ROWS = 2**24, 2_000
 # each parameter.
 _PER_FREQUENCY, _PER_PARAMETER = 20, 100
 _BLOCK = 262_144  # rows that are scanned together
-_READ_BYTES = 32 * 1024**2  # of candidates that are read together
+_READ_BYTES = 32 * 1024**2  # bytes of candidates that are read together
 _FAR = 7.0  # bound of the squared distance from the center that raises the importance, in variances
-_MAX_WEIGHT = 2.0**400  # of a row, and one over the least: their squares are summed
+_MAX_WEIGHT = 2.0**400  # largest weight of a row, and one over the least: their squares are summed
 _U53 = float(2**53)
 _EQUAL_WEIGHTS = 1e-13  # relative difference of weights that is rounding
 _NO_POSITIONS = np.empty(0, np.int64)
@@ -73,7 +73,8 @@ def wanted_rows(feature_map: FeatureMap) -> int:
     pilot, d = feature_map.pilot, feature_map.n_features
     if pilot is None or pilot.mixture is None or pilot.clusters is not None:
         return 0
-    n_parameters = len(pilot.mixture.weights) * (1 + d + d * (d + 1) // 2)  # with full covariances
+    # number of parameters with full covariances
+    n_parameters = len(pilot.mixture.weights) * (1 + d + d * (d + 1) // 2)
     return min(_PER_FREQUENCY * feature_map.n_frequencies, _PER_PARAMETER * n_parameters)
 
 
@@ -120,7 +121,7 @@ def sample_size(
     >>> sample_size(None, 12), sample_size(100, 12), sample_size(False, 12), sample_size(0, 12)
     (20000, 100, None, None)
     """
-    none = sample == 0  # as is False
+    none = sample == 0  # False is zero as well
     if grouped and sample is not None and not none:
         raise InputError(
             f"sample={sample!r}: sketches of groups carry no rows; leave it out with groups."
@@ -293,7 +294,7 @@ class RowSample(FrozenDataclass):
         """Rows in their order under a threshold, and under that of ``size``."""
         order = np.argsort(self.keys, kind="stable")
         keys = self.keys[order]
-        if (keys[1:] == keys[:-1]).any():  # of one position, sketched twice: any order of the parts
+        if (keys[1:] == keys[:-1]).any():  # one position was sketched twice: any order of the parts
             order = np.lexsort((*self.rows.T[::-1], self.keys))
             keys = self.keys[order]
         if len(keys) > self.size:
@@ -614,7 +615,7 @@ def _candidates(positions, start, n, base, bound, numbers, hashes):  # type: ign
         for i in range(n):
             z = _hash(positions[i], base)
             numbers[count], hashes[count] = i, z
-            count += np.int64(z <= bound)  # without a branch, which would be mispredicted
+            count += np.int64(z <= bound)  # no branch, which would be mispredicted
     else:
         for i in range(n):
             z = _hash(start + i, base)

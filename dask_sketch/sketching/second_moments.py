@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 FRACTION = 30  # binary digits of a value in its unit
-SQUARED_FRACTION = 40 - 2 * MIN_EXPONENT  # of the sum of squared weights
+SQUARED_FRACTION = 40 - 2 * MIN_EXPONENT  # binary digits of the sum of squared weights
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -301,7 +301,7 @@ class SecondMoments(FrozenDataclass, Storable):
 
     def _divided(self, weights: Any) -> Any:
         """Factors from second moments about the mean to unbiased covariances."""
-        mean_weight = self.total_weight / max(self.effective_count, 1.0)  # of a row
+        mean_weight = self.total_weight / max(self.effective_count, 1.0)  # mean weight of a row
         weights = np.asarray(weights)  # a division of plain numbers by zero would be an error
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(weights > mean_weight, weights / (weights - mean_weight), np.nan)
@@ -342,7 +342,8 @@ class SecondMoments(FrozenDataclass, Storable):
             out[i, i:] = out[i:, i] = self._part(row, row, 1 + offset + d)
             if self.grid.pairwise:
                 weights[i, i:] = weights[i:, i] = self._part(1 + i, 1 + i, 1 + d)
-                first[:, i] = self._part(1 + i, 1 + d, 1 + 2 * d)  # of the rows that have i
+                # first moments over the rows that have feature i
+                first[:, i] = self._part(1 + i, 1 + d, 1 + 2 * d)
         if not (weights > 0.0).all():
             i, j = np.argwhere(~(weights > 0.0))[0]
             raise InputError(

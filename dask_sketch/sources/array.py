@@ -138,7 +138,8 @@ def stored_array_samples(
     InputError
         If ``x`` has no shape (n, n_features), or no real numbers.
     """
-    label, dtype = f"the {type(x).__name__} {getattr(x, 'name', '')}".rstrip(), np.dtype(x.dtype)
+    kind = "file" if isinstance(x, NumpyFile) else type(x).__name__
+    label, dtype = f"the {kind} {getattr(x, 'name', '')}".rstrip(), np.dtype(x.dtype)
     if len(x.shape) != 2:
         raise InputError(f"x has shape={x.shape}: give rows of features.", parameter="x")
     stored = getattr(x, "chunks", None) or (1,)

@@ -91,7 +91,7 @@ def csv_samples(
     features = [name for name in frame.columns if name not in (weight, group)]
     levels = _stated_levels(categories, features if columns is None else columns)
     numeric = any(kinds.is_numeric_dtype(kind) for kind in frame.dtypes)
-    if not numeric and not len(frame.partitions[0]):  # as in the file of an empty night
+    if not numeric and not len(frame.partitions[0]):  # a file of an empty night has no rows
         raise InputError(f"x={path!r} has no rows under its first line: give files with rows.")
     expected |= dict.fromkeys(levels, "object")
     frame = read(path, expected=expected, levels=levels, **options)

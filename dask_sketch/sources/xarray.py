@@ -243,7 +243,7 @@ def _stack(*columns: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def _as_dask(x: xr.DataArray, feature_dim: str | None = None) -> da.Array:
     """Return the values as a Dask array; data on disk stay there."""
-    inner = x.variable  # without coordinates, which may have types of pandas
+    inner = x.variable  # the variable has no coordinates, which may have types of pandas
     if inner.chunks is None:
         inner = inner.chunk({dim: -1 if dim == feature_dim else "auto" for dim in x.dims})
     array: da.Array = inner.data

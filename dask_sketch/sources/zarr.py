@@ -84,7 +84,7 @@ def zarr_samples(
     Warns
     -----
     UserWarning
-        If with ``missing_chunks="fill"`` less than a tenth of the chunks of a local store exist.
+        If with ``missing_chunks="fill"`` fewer than a tenth of the chunks of a local store exist.
     """
     label = label or _label(store)
     if missing_chunks not in ("raise", "fill"):

@@ -118,7 +118,7 @@ def speakers_of(recordings: list[Recording], speaker: str | Callable[[Path], str
         if not isinstance(name, str) or not name:
             raise InputError(
                 f"speaker gives {name!r} for {recording.path!r} where a name is needed: give an "
-                "expression whose group matches every file name, a callable, or speaker=None"
+                "expression whose group matches every file name, a callable, or speaker=None."
             )
         names.append(name)
     return names
@@ -132,7 +132,7 @@ def _search_name(expression: str) -> Callable[[Path], str]:
     if pattern.groups != 1:
         raise InputError(
             f"speaker={expression!r} has {pattern.groups} groups: put the part that names the "
-            "speaker into one pair of parentheses"
+            "speaker into one pair of parentheses."
         )
 
     def name_of(path: Path) -> str:

@@ -116,7 +116,7 @@ def adapt_means(
 
 
 __all__ = ["SpeakerModels", "enrol"]
-_Sums = dict[int, AdaptationStatistics]  # by the number of the model
+_Sums = dict[int, AdaptationStatistics]  # statistics by the number of the model
 
 
 @dataclass(frozen=True, eq=False)

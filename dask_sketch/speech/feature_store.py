@@ -127,7 +127,7 @@ def check_destination(
     ------
     ArtifactError
         If the store exists and `overwrite` is not set, or what exists is not a feature store:
-        that is never replaced. A store that a failed run left incomplete is free to be.
+        such data is never replaced. An incomplete store of a failed run may be replaced.
     """
     try:
         group = zarr.open_group(store, mode="r", storage_options=storage_options)
@@ -135,21 +135,21 @@ def check_destination(
         path = Path(store)
         if path.is_file() or (path.is_dir() and any(path.iterdir())):
             raise ArtifactError(
-                f"store={store!r} exists and is not a Zarr group: choose another path"
+                f"store={store!r} exists and is not a Zarr group: choose another path."
             ) from None
         return
     except ValueError as error:  # an array, or damaged metadata
         raise ArtifactError(
-            f"store={store!r} exists and is not a Zarr group: choose another path ({error})"
+            f"store={store!r} exists and is not a Zarr group ({error}): choose another path."
         ) from error
     if group.attrs.get("schema") != _SCHEMA:
         raise ArtifactError(
             f"store={store!r} is a Zarr group with other contents than speech features: choose "
-            "another path"
+            "another path."
         )
     if group.attrs.get("complete") and not overwrite:
         raise ArtifactError(
-            f"store={store!r} exists: pass overwrite=True to replace it, or choose another path"
+            f"store={store!r} exists: pass overwrite=True to replace it, or choose another path."
         )
 
 
@@ -196,7 +196,8 @@ def create_store(
             unwritten(n_frames, dtype=np.int32, fill=-1),
             {
                 "long_name": "number of the audio file, an index into file_name",
-                "instance_dimension": "recording",  # as conventions have it for such an index
+                # conventions have this attribute for such an index
+                "instance_dimension": "recording",
             },
         ),
         "file_name": ("recording", np.array(files, dtype=object), {}),

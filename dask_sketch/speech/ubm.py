@@ -150,7 +150,7 @@ def expectation_maximization(
 
 def _mixture(whole: Sketch, n_components: int, settings: dict[str, Any]) -> GaussianMixture:
     with warnings.catch_warnings():
-        # of mixtures that are likelier, but separate speakers less well
+        # the warning is of mixtures that are likelier, but separate speakers less well
         warnings.filterwarnings("ignore", message="the mixture is", category=UserWarning)
         mixture = decode(whole, n_components, **settings)
     if not isinstance(mixture, GaussianMixture):

@@ -244,7 +244,8 @@ def _write_objects(
             _create(fs, first, objects[first], url)
         for name in fs.ls(root, detail=False):
             array = name.rstrip("/").rpartition("/")[2]
-            if not any(key.split("/")[0] == array for key in contents):  # of an earlier artifact
+            # the array is of an earlier artifact
+            if not any(key.split("/")[0] == array for key in contents):
                 fs.rm(f"{root}/{array}", recursive=True)
         rest = {name: value for name, value in objects.items() if name != first}
         _make_folders(fs, rest)

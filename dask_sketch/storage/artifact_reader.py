@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 Versions = Mapping[str, int | tuple[int, ...]]
 MAX_BYTES = 4 * 2**30  # largest artifact: no file makes the reader allocate more
-_ATTEMPTS = 20  # to read a store that is replaced again and again
-_REMOTE_ATTEMPTS = 3  # more, at a URL
+_ATTEMPTS = 20  # attempts to read a store that is replaced again and again
+_REMOTE_ATTEMPTS = 3  # further attempts to read a store at a URL
 _PAUSE = 0.02  # seconds for the moment of a replacement
 _MAX_NAMED = 5  # kinds of artifacts that an error names
 _REMEDIES = {

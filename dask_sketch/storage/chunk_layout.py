@@ -19,7 +19,7 @@ _MAX_ITEM = 16  # bytes of one number of a filter
 _MAX_FILTERS = 8
 # compressors: the size of their output is determined before they decompress
 _COMPRESSORS = {"zstd", "blosc", "gzip", "zlib", "lz4", "bz2", "lzma"}
-_TEXTS = {"vlen-utf8", "vlen-bytes"}  # in other arrays; never samples
+_TEXTS = {"vlen-utf8", "vlen-bytes"}  # codecs of texts, which are in other arrays than samples
 _CODECS = {
     *_COMPRESSORS,
     *_TEXTS,
@@ -28,7 +28,7 @@ _CODECS = {
     *("quantize", "packbits"),
 }
 _CASTS = {"astype", "delta", "fixedscaleoffset", "quantize", "packbits"}
-_AFTER = {"crc32c"}  # what may follow the compressor, whose output it only extends
+_AFTER = {"crc32c"}  # codecs that may follow the compressor, whose output they only extend
 _DTYPES = ("dtype", "astype", "encode_dtype", "decode_dtype")  # settings of filters
 _XZ = 1  # format of lzma whose headers tell the decoder all
 _WIDTH = re.compile(r"[<>|=]?([a-zA-Z])(\d*)")

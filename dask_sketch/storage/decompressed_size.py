@@ -8,7 +8,7 @@ import zlib
 from typing import Any
 
 _ZSTD_MAGIC = 0xFD2FB528
-_ZSTD_SKIPPED = 0x184D2A50  # and the 15 numbers after it
+_ZSTD_SKIPPED = 0x184D2A50  # first one of the 16 numbers that mark skipped frames
 _ZSTD_BLOCK = 2**17  # largest size of one block in bytes
 _LZMA_MEMORY = 2**27  # bytes of the dictionary of lzma; level 9 needs 65 MiB
 _STEP = 2**20  # bytes that are decompressed at once to be counted

@@ -17,7 +17,7 @@ from pathlib import Path
 from dask_sketch.errors import ArtifactError
 
 _OLD_AFTER = 3600.0  # seconds after which the scratch folder of another process is swept
-_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of <fcntl.h> and <linux/fs.h>
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # constants of <fcntl.h> and <linux/fs.h>
 
 
 @contextlib.contextmanager

@@ -19,7 +19,8 @@ class OccupiedError(ArtifactError):
 
 
 _MAX_METADATA = 2**20  # bytes of metadata that are read to recognise an artifact
-_PAGE = b'<meta name="generator" content="dask-sketch">'  # in the first bytes of a page of ours
+# text in the first bytes of a page of ours
+_PAGE = b'<meta name="generator" content="dask-sketch">'
 _PAGE_BYTES, _MAX_PAGE = 512, 2**26
 
 
@@ -64,7 +65,7 @@ def path_exists(fs: Any, path: str) -> bool:
         return bool(fs.exists(path))
     try:
         fs.info(path)
-    except Exception:  # as in fsspec: file systems fail in many ways
+    except Exception:  # the same clause as in fsspec: file systems fail in many ways
         return False
     return True
 
@@ -297,6 +298,6 @@ def _require_replaceable(
     if accepts is not None and not accepts(attributes):
         kind = str(attributes.get("schema")).rpartition("/")[2].replace("-", " ")[:80]
         raise OccupiedError(
-            f"store={store!r} holds a {kind} that is no earlier output of a job, so it is not "
+            f"store={store!r} holds a {kind} that is not an earlier output of a job, so it is not "
             "overwritten. Choose another path, or remove it."
         )

@@ -38,7 +38,7 @@ _MAX_FOLDERS = 4096  # folders of a store that are remembered
 # one byte more than the limit, so that longer documents are noticed
 _WHOLE_DOCUMENT = RangeByteRequest(0, MAX_METADATA + 1)
 _PARTIAL, _MISSING = 206, 404  # status of an answer of HTTP
-_ANSWER_SECONDS = 60.0  # without an answer, or any byte of one, after which a server has stopped
+_ANSWER_SECONDS = 60.0  # time without any byte of an answer after which a server has stopped
 _PIECE = 2**20  # bytes of an answer that are read at once
 
 

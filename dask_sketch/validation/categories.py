@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 Level = str | int | float | bool
 Levels = tuple[Level, ...]
-MAX_LEVELS = 1024  # of one column: phases of codes are then accurate to 2e-4 in float32
+# levels of one column, at most: phases of codes are then accurate to 2e-4 in float32
+MAX_LEVELS = 1024
 FROM_DTYPES = "dtype"  # value of the argument ``categories``
 _BLOCK = 65_536  # rows whose codes are checked together
 _UNKNOWN = "__UNKNOWN_CATEGORIES__"  # category of a Dask column whose categories are not known

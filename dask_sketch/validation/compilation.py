@@ -40,8 +40,9 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-_SILENT_SECONDS = 1.0  # of compilation, after which it is stated that there will be more
-_seconds: defaultdict[str, float] = defaultdict(float)  # of compilation, by folder of its code
+_SILENT_SECONDS = 1.0  # time of compilation after which it is stated that there will be more
+# seconds of compilation, by folder of its code
+_seconds: defaultdict[str, float] = defaultdict(float)
 _warned: set[tuple[str, str]] = set()
 _COMPILING = threading.RLock()
 

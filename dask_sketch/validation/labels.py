@@ -55,8 +55,8 @@ def _instant(label: Any) -> Any:
             f"{label} has a time zone: remove it, by tz_convert(None) for universal time or by "
             "tz_localize(None) for local time"
         )
-    label = getattr(label, "start_time", label)  # of a period of pandas
-    for name in ("to_datetime64", "to_timedelta64"):  # of pandas, which knows nanoseconds
+    label = getattr(label, "start_time", label)  # a period of pandas has a start
+    for name in ("to_datetime64", "to_timedelta64"):  # methods of pandas, which knows nanoseconds
         if hasattr(label, name):
             return getattr(label, name)()
     if isinstance(label, datetime.timedelta):
@@ -409,7 +409,7 @@ def values_by_label(given: Any, labels: Labels, name: str) -> Any:
     if len(index) == n and index.nlevels == 1:
         counted = list(index) == list(range(n)) and len(set(labels.tolist())) < n
         if counted or list(index) == labels.tolist():
-            return given.to_numpy()  # in this order already: labels of two sides may occur twice
+            return given.to_numpy()  # same order already: labels of two sides may occur twice
     if index.nlevels > 1 or not index.is_unique:
         raise InputError(
             f"{name} of type {type(given).__name__} has an index with labels that occur twice, or "

@@ -17,7 +17,9 @@ from typing import Any, TypeVar
 import psutil
 from threadpoolctl import ThreadpoolController
 
-_MAX_DEFAULT = 16  # more threads wait for the serial code between two passes over the frequencies
+# cores that are used by default, at most: more threads wait for the serial code between two passes
+# over the frequencies
+_MAX_DEFAULT = 16
 Block = TypeVar("Block")
 Result = TypeVar("Result")
 

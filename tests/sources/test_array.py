@@ -108,6 +108,7 @@ def test_tasks_carry_the_path_of_a_numpy_file_and_not_its_rows(tmp_path, monkeyp
     np.save(tmp_path / "x.npy", x)
     monkeypatch.chdir(tmp_path)
     samples = ds.open_samples("x.npy", chunk_size="64KiB")
+    assert samples.label == f"the file {tmp_path / 'x.npy'}"
     assert samples.n_chunks > 5
     assert len(pickle.dumps(dict(samples.blocks.dask))) < 20_000
     monkeypatch.chdir(tmp_path.parent)  # the path is absolute

@@ -179,7 +179,7 @@ class Passes:
     def __init__(self) -> None:
         self.checks: deque[DriftCheck] = deque(maxlen=MAX_PASSES)
         self._passes: deque[Pass] = deque(maxlen=MAX_PASSES)
-        self._thread_rates: dict[str, float] = {}  # by digest of the feature map
+        self._thread_rates: dict[str, float] = {}  # rates by digest of the feature map
 
     def __len__(self) -> int:
         return len(self._passes)
@@ -207,7 +207,7 @@ class Passes:
                 self._thread_rates[event["digest"]] = float(event["pairs_per_second"])
             elif kind == "drift":
                 self.checks.append(DriftCheck(time=time, **event))
-        except (TypeError, KeyError, ValueError):  # of another version of this package
+        except (TypeError, KeyError, ValueError):  # the event is of another version of this package
             return
 
     def poll(self, find: Callable[[str], Any], n_threads: int, now: float) -> None:

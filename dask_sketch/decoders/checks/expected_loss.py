@@ -14,9 +14,9 @@ from dask_sketch.sketching.sketch import Sketch
 
 Array = NDArray[np.float64]
 _TINY = 1e-100
-_MAX_PARAMETERS = 2500  # whose equations are solved in a second
-_FREQUENCIES = 4  # for each parameter, that the equations are made with at most
-_RIDGE = 1e-9  # of the scaled equations
+_MAX_PARAMETERS = 2500  # parameters of a mixture whose equations are solved in a second
+_FREQUENCIES = 4  # frequencies for each parameter that the equations are made with, at most
+_RIDGE = 1e-9  # ridge added to the diagonal of the scaled equations
 # True losses were one to 3.5 times those expected from white noise: the noise of frequencies
 # close to each other is correlated, and the losses of few rows are larger than to first order.
 _CORRELATED = 2.5

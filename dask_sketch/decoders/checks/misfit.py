@@ -100,7 +100,7 @@ def mean_log_likelihood(rows: Array, weights: Array, mixture: tuple[Array, Array
     fractions, means, covariances = mixture
     if covariances.ndim == 3:
         unit = np.sqrt(np.outer(floor, floor))
-        unit = np.where(unit > 0.0, unit, 1.0)  # of a feature that does not vary
+        unit = np.where(unit > 0.0, unit, 1.0)  # unit one for a feature that does not vary
         scaled = floored(covariances / unit, 1.0)
         # what rounding of a component that is far wider in one direction takes from the others
         largest = np.trace(scaled, axis1=1, axis2=2)
@@ -142,7 +142,7 @@ def is_explained(
     pilot, rival = sketch.feature_map.pilot, nearby_mixture(sketch)
     if cost > _EXPLAINED * noise_level or pilot is None or rival is None:
         return cost <= _EXPLAINED * noise_level
-    half = 0.5 * sum(part.size for part in mixture)  # of the number of parameters
+    half = 0.5 * sum(part.size for part in mixture)  # half of the number of parameters
     by_chance = max(pilot.sampling_loss, half / complete_pilot_rows(sketch))
     by_chance += half / sketch.effective_count
     if loss <= _LIKELY * by_chance:
@@ -415,7 +415,7 @@ def rows_to_compare(
     sample = sketch.sample
     if sample is not None and has_rows(sketch, n_components):
         rows, masses = sample.rows.astype(np.float64), sample.weights
-        if len(rows) > _POINTS:  # by ascending keys, which are random
+        if len(rows) > _POINTS:  # rows are in the order of their keys, which are random
             rows, masses = rows[:_POINTS], masses[:_POINTS] / masses[:_POINTS].sum()
         return rows, masses
     assert pilot is not None
@@ -603,7 +603,7 @@ def remedy_of(
             f"task='clustering' and n_components={n_components}."
         )
     otherwise = "take four times the frequencies and method='density'"
-    if not is_diagonal:  # which densities are not
+    if not is_diagonal:  # mixtures of method='density' are diagonal
         otherwise = "decode covariance_type='diag', or another number of components"
     remedy = rows_remedy(sketch)
     return f"{first}{remedy[0].upper()}{remedy[1:]}; otherwise {otherwise}."

@@ -19,7 +19,7 @@ _POOR, _POOR_RATIO = 0.02, 1.02
 def is_poor_start(problem: Problem, solution: Solution) -> bool:
     """Whether a fit that began with an earlier model is far from the likeliest or nearest one.
 
-    Data that has moved away from the model, or is no such mixture, has a likelier mixture, which
+    Data that has moved away from the model, or is not such a mixture, has a likelier mixture, which
     expectation-maximisation finds on the random rows of the sketch; k-means finds nearer centroids.
 
     Parameters

@@ -86,8 +86,8 @@ def warn_of_private_fit(sketch: Sketch, solution: Solution) -> bool:
     if _is_unexplained(sketch, solution):
         warn_user(
             f"the model leaves a cost of {solution.cost / solution.noise_level:.3g} noise levels "
-            "of the private sketch: the search stopped at a poor minimum, or the data is no such "
-            "mixture. Decode with bounds=, the range of the data if it is known, with "
+            "of the private sketch: the search stopped at a poor minimum, or the data is not "
+            "such a mixture. Decode with bounds=, the range of the data if it is known, with "
             "replicates=20, or another number of components."
         )
         return True

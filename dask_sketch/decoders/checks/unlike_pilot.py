@@ -115,7 +115,7 @@ def _largest_chance(sketch: Sketch) -> float:
     omega = feature_map.frequencies[:, chosen]
     pairs = omega[:, :, None], omega[:, None, :]
     values = model.characteristic(omega)
-    squares = 0.0  # of covariances, with the values and with their conjugates
+    squares = 0.0  # squared covariances, with the values and with their conjugates
     for second, factors in ((pairs[0] - pairs[1], values.conj()), (pairs[0] + pairs[1], values)):
         moments = model.characteristic(second.reshape(len(omega), -1))
         covariances = moments.reshape(len(chosen), -1) - np.outer(values, factors)

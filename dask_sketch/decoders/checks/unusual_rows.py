@@ -25,7 +25,8 @@ from dask_sketch.validation.tables import feature_title
 from dask_sketch.validation.warn import warn_user
 
 _OUTLYING = 10.0  # standard deviations of the pilot beyond which rows are outliers
-_EXCESS, _WARNED_OUTLIERS = 0.1, 0.2  # of a variance beside chance; of the squared error
+# excess of a variance beside chance, and part of the squared error, that are warned of
+_EXCESS, _WARNED_OUTLIERS = 0.1, 0.2
 _PER_COMPONENT = 20  # rows among which distinct ones are counted first
 _WARNED_PART = 0.02  # part of the squared error by one row that is warned of
 _CHANCE = 4.0  # standard errors of a mean over random rows, or of a variance of pilot rows
@@ -40,7 +41,8 @@ _TINY = np.finfo(float).tiny
 _NARROW, _NEAR_FLOOR, _TAKES_PART = 1e-3, 20.0, 0.1
 # Weight of components of the smallest variance, and of the others, from which a feature has both
 _SHARED = 0.05
-_DECADE = 0.5 * np.log(10.0)  # of the log-density of a component by its variance in one feature
+# gain in log-density of a component whose variance in one feature falls to a tenth
+_DECADE = 0.5 * np.log(10.0)
 _ALIKE = 0.5  # ratio of effective and actual numbers of rows whose weights are about alike
 _LISTED = 4  # features that a message names at most
 
@@ -425,7 +427,7 @@ def _warn_of_values(
     sketch: Sketch, values: Array, fractions: Array, features: npt.NDArray[np.intp]
 ) -> None:
     """Warn of components that are values (K, n) of these features, with shares of the rows."""
-    assert sketch.sample is not None  # whose rows were looked at
+    assert sketch.sample is not None  # the caller looked at the rows of the sample
     k, worst = np.unravel_index(int(fractions.argmax()), fractions.shape)
     j = int(features[worst])
     step = rounding_step(sketch.sample.rows[:, j].astype(np.float64))
@@ -462,7 +464,7 @@ def warn_of_single_rows(sketch: Sketch, weights: Array, means: Array, variances:
         np.where(sketch.variance > 0.0, sketch.variance, np.inf)
     )
     alone = (sizes > 0.0) & (sizes < _SINGLE_ROW) & (away.max(axis=1) > _OUT_OF_RANGE)
-    # beyond the values there is no row: the component is noise
+    # there is no row beyond the values: such a component is noise
     alone &= ((means >= sketch.minimum) & (means <= sketch.maximum)).all(axis=1)
     if alone.any():
         k = int(np.argmax(alone))

@@ -45,9 +45,11 @@ FAMILIES = (*ATOMS, "scaled", "full", "tied")
 # held-out frame.
 VARIANCE_FLOOR = 0.1
 _MAX_PLACES = 1e5  # atoms that are too many to cover the range of the data
-_LARGEST_FALL, _LARGEST_RISE = 0.3, 10.0  # of a variance in one step; the rise, of a matrix
+# bounds of a variance after a step, relative to that before; the rise is for matrices only
+_LARGEST_FALL, _LARGEST_RISE = 0.3, 10.0
 _MARGIN, _WIDEST = 1.0, 25.0  # ranges of the data, and variances
-_LONGEST_MOVE = 3.0  # of the mean of a component with a matrix, in its standard deviations
+# longest step of the mean of a component with a matrix, in its standard deviations
+_LONGEST_MOVE = 3.0
 _ATOMS_IN_RANGE = 4.0  # standard deviations of the widest random atom in the range of the data
 _NO_WIDTH = 1e-15  # floor in features that do not vary at all
 # Smallest eigenvalue of a covariance matrix, as a fraction of the floor of diagonal covariances:

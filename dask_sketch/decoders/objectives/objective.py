@@ -30,7 +30,7 @@ Part = TypeVar("Part")
 _GRAM_BLOCK = 8192  # frequencies whose atoms are held while their products are summed
 # The noise level is the unit of the cost; it is zero for a sketch of a single point.
 _SMALLEST_UNIT = 1e-20
-_MIN_FRACTION = 1e-9  # of the rows that observe a frequency, whose weight is positive
+_MIN_FRACTION = 1e-9  # smallest fraction of the rows that observe a frequency
 
 
 class Objective:
@@ -170,7 +170,8 @@ class Objective:
         added = 2.0 * self.added_variance * energy
         squares = self.target[0] ** 2 + self.target[1] ** 2
         energy -= float(np.sum(squares / self.fractions)) - added
-        if self.patterns is not None:  # that of entries is weighted by their fractions
+        # the added variance of entries is weighted by their fractions
+        if self.patterns is not None:
             added = 2.0 * self.added_variance * float(np.sum(self._point_amplitude**2))
         self.noise_level = max(energy / self.effective_count, 0.0) + added
         self.unit = max(self.noise_level, _SMALLEST_UNIT)

@@ -13,11 +13,12 @@ from dask_sketch.models.product_em import ProductMixture
 from dask_sketch.validation.categories import Categories
 
 Complex = NDArray[np.complex128]
-_MIN_LOGIT = np.log(1e-8)  # of a probability, below which it could not grow again
+# logarithm of the smallest probability: a smaller one could not grow again
+_MIN_LOGIT = np.log(1e-8)
 _BLOCK = 256  # frequencies whose derivatives are in memory at once
 _N_STEPS, _DAMPING, _MIN_DAMPING, _MAX_DAMPING = 200, 1e-3, 1e-9, 1e10
 _TOLERANCE = 1e-10  # relative decrease of the cost that ends a descent
-_MAX_STEP = 4.0  # of a logarithm, or of a mean in its unit
+_MAX_STEP = 4.0  # largest step of a logarithm, or of a mean in its unit
 _FEATURE_ERROR = 1e-6  # systematic error of a moment in float32
 # Variance added to the features, times the number of rows: in directions that vary less, a few rows
 # make up the sums, and their errors are not Gaussian.
@@ -260,6 +261,6 @@ def _solved(gram: Array, damping: float, right: Array) -> Array:
     matrix[np.diag_indices_from(matrix)] += damping
     try:
         factor = linalg.cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False)
-    except linalg.LinAlgError:  # of rounding: more damping is tried next
+    except linalg.LinAlgError:  # the matrix is singular by rounding: more damping is tried next
         return np.zeros_like(right)
     return np.asarray(linalg.cho_solve(factor, right, check_finite=False))

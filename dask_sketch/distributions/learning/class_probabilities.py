@@ -11,7 +11,7 @@ from dask_sketch.distributions.learning.ridge_selection import SelectedRidge
 from dask_sketch.validation.threads import one_blas_thread
 
 Array = NDArray[np.float64]
-_INVERSE_PENALTY = 100.0  # of the logistic regression on leave-one-out predictions
+_INVERSE_PENALTY = 100.0  # inverse penalty of the logistic regression on leave-one-out predictions
 
 
 def fit_logistic(
@@ -58,7 +58,8 @@ def fit_logistic(
     others = (logistic.coef_.sum(axis=1) - own) / max(n_targets - 1, 1)
     if (own > others).all():
         return logistic
-    slope = n_classes**2 / (n_classes - 1.0)  # of the logit by a probability near 1 / n_classes
+    # slope of the logit by a probability near 1 / n_classes
+    slope = n_classes**2 / (n_classes - 1.0)
     shares = np.bincount(np.searchsorted(logistic.classes_, known), masses) / masses.sum()
     logits = np.log(shares) if n_targets > 1 else np.log(shares[1:] / shares[:1])
     logistic.coef_ = slope * np.eye(n_targets)

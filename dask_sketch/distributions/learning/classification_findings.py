@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Array = NDArray[np.float64]
-_MAX_CLASSES = 20  # in the table, and names at an axis
+_MAX_CLASSES = 20  # classes in the table, and names at an axis, at most
 _FOLDS = 5
 
 

@@ -52,8 +52,9 @@ ALPHAS = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
 _SOLVERS = ("auto", "svd", "normal")
 _IN_MEMORY = 2**25  # features of all groups that a fit holds by default
 _LOSSES = ("squared", "logistic")
-_INVERSE_PENALTIES = (1.0, 10.0, 100.0, 1e3, 1e4)  # of the logistic regression on the features
-_FOLDS = 5  # in which groups of one label are left out together
+# inverse penalties tried for the logistic regression on the features
+_INVERSE_PENALTIES = (1.0, 10.0, 100.0, 1e3, 1e4)
+_FOLDS = 5  # folds, in which groups of one label are left out together
 _NUMBERS = 2**24  # features in memory at once, in predictions
 
 
@@ -350,7 +351,7 @@ class DistributionRegressor(RegressorMixin, DistributionEstimator):
         ------
         ValueError
             If an argument is out of range, a group has no samples or no target, or there are
-            less than two groups.
+            fewer than two groups.
         """
         if self._is_normal(X, y, groups):
             selected, labelled, known = self._select_lazily(X, y, sample_weight, _as_columns)
@@ -687,7 +688,8 @@ class DistributionClassifier(ClassifierMixin, DistributionEstimator):
         return self._set_logistic(fit_logistic(selected, targets, codes, weights, self._left_out))
 
     def _set_logistic(self, logistic: LogisticRegression) -> DistributionClassifier:
-        logistic.coef_ = np.ascontiguousarray(logistic.coef_)  # as it is stored
+        # coefficients are stored in this order
+        logistic.coef_ = np.ascontiguousarray(logistic.coef_)
         self.logistic_: LogisticRegression = logistic
         return self
 

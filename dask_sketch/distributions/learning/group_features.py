@@ -82,7 +82,8 @@ class RandomLayer:
             Source of the random numbers.
         """
         frequencies = random.standard_normal((n_inputs, n_frequencies)) / bandwidth
-        if kernel == "matern":  # of the smoothness 3/2: Student's t with 3 degrees of freedom
+        # Matern kernel of smoothness 3/2: Student's t with 3 degrees of freedom
+        if kernel == "matern":
             frequencies *= np.sqrt(3.0 / random.chisquare(3.0, n_frequencies))
         return cls(frequencies)
 

@@ -125,6 +125,6 @@ def ridge_of(
     """
     ridge: Any = RidgeCV(alphas)
     ridge.best_score_, ridge.alpha_ = score, alpha
-    ridge.coef_ = np.ascontiguousarray(coefficients.T)  # as it is stored
+    ridge.coef_ = np.ascontiguousarray(coefficients.T)  # coefficients are stored in this order
     ridge.intercept_, ridge.n_features_in_ = intercept, len(coefficients)
     return ridge

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from dask_sketch.validation.warn import warn_user
 
 Array = NDArray[np.float64]
-_SMALL = 0.7  # of the smallest group of a fit, below which groups are warned of
+# fraction of the size of the smallest group of a fit, below which groups are warned of
+_SMALL = 0.7
 
 
 def warn_of_small_groups(sizes: Array | None, smallest: float) -> None:

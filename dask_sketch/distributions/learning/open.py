@@ -34,7 +34,7 @@ _CLASSES: dict[str, type[DistributionRegressor] | type[DistributionClassifier]] 
     REGRESSOR: DistributionRegressor,
     CLASSIFIER: DistributionClassifier,
 }
-_MAX = 1e150  # of values that are squared
+_MAX = 1e150  # bound of values that are squared
 _DAMAGES = (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 
 
@@ -108,7 +108,7 @@ def _complete_regressor(estimator: DistributionRegressor, dataset: xr.Dataset) -
     if (np.diff(estimator._scores) < 0).any():
         raise InputError("scores is not sorted.")
     estimator.error_variance_ = ErrorVariance(*numbers)
-    known = "smallest_size" in attrs  # not in files of the first versions
+    known = "smallest_size" in attrs  # files of the first versions lack it
     estimator.smallest_size_ = _number(attrs, "smallest_size") if known else math.nan
     estimator.n_labels_ = int(_number(attrs, "n_labels")) if "n_labels" in attrs else None
 

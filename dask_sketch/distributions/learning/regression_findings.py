@@ -23,12 +23,12 @@ from dask_sketch.sketching.group import SketchGroup
 
 Array = NDArray[np.float64]
 MAX_WORST, MAX_NAMED = 10, 3  # groups in the table, and in a sentence
-CONFIDENCE = 0.95  # of intervals of the error
+CONFIDENCE = 0.95  # confidence of intervals of the error
 SQUARE = (4.6, 4.2)  # inches
 _MAX_DRAWN = 500  # groups in the picture
 _RESAMPLES = 1000
 _UNLIKELY = 0.01  # chance of a coverage as low as an observed one
-_LARGE_ERROR = 4.0  # in standard errors
+_LARGE_ERROR = 4.0  # standard errors above which an error is large
 _N_THIRDS = 30  # groups from which there are thirds
 _MOSTLY, _HARDLY = 0.5, 0.1  # shares of the numbers of rows in an error variance
 

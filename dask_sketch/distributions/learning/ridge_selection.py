@@ -21,7 +21,7 @@ from dask_sketch.validation.labels import codes_of, values_by_label
 from dask_sketch.validation.threads import one_blas_thread
 
 Array = NDArray[np.float64]
-_STEPS = 5  # of the reweighted fit of variances
+_STEPS = 5  # steps of the reweighted fit of variances
 _MAX_SELECTION = 1000  # landmarks or frequencies at most, in the fits that choose the bandwidth
 _TINY = 1e-12  # variance relative to the mean square
 
@@ -153,7 +153,7 @@ def select_ridge(
     Raises
     ------
     InputError
-        If a bandwidth or ridge is out of range, or there are less than two groups or codes.
+        If a bandwidth or ridge is out of range, or there are fewer than two groups or codes.
     """
     bandwidths = positive_numbers("bandwidths", bandwidths)
     alphas = positive_numbers("alphas", alphas)
@@ -215,7 +215,7 @@ def _ridge(
     chosen = int(np.flatnonzero(alphas == ridge.alpha_)[0])
     predictions = np.asarray(ridge.cv_results_)[..., chosen].reshape(y.shape).copy()
     del ridge.cv_results_
-    ridge.coef_ = np.ascontiguousarray(ridge.coef_)  # as it is stored
+    ridge.coef_ = np.ascontiguousarray(ridge.coef_)  # coefficients are stored in this order
     return ridge, predictions
 
 

@@ -17,12 +17,12 @@ from dask_sketch.distributions.testing.row_covariance import pilot_mixture, row_
 from dask_sketch.distributions.testing.units import Units
 
 Array = NDArray[np.float64]
-MIN_UNITS = 3  # of a side: one for the direction, and two that are tested along it
+MIN_UNITS = 3  # smallest number of units of a side: one for the direction, two tested along it
 _DIRECTION_FRACTION = 3  # one in three units of the smaller side is for the direction
 _MAX_SPLITS = 50
-_RIDGE = 0.001  # of the directions that are whitened by rows, relative to the largest eigenvalue
+_RIDGE = 0.001  # ridge of directions that are whitened by rows, relative to the largest eigenvalue
 _MAX_WHITENED = 512  # frequencies that are whitened together
-_ROUNDING = 1e-12  # of scores, relative to the largest one
+_ROUNDING = 1e-12  # rounding error of scores, relative to the largest one
 _UNEQUAL = 2.0  # ratio of the median sizes of units of both sides from which they are unequal
 
 
@@ -112,7 +112,7 @@ def moment_p_values(units: Units) -> Array:
     pooled, _ = units.moments()
     squares = units.variances + (units.means - pooled) ** 2
     values = np.concatenate([units.means.T, squares.T])
-    # without rounding of the moments
+    # values that rounding of the moments leaves become zero
     values = values - values.mean(axis=1, keepdims=True)
     scale = np.maximum(np.abs(units.means).max(axis=0), np.sqrt(squares.max(axis=0)))
     values[np.abs(values) < _ROUNDING * np.concatenate([scale, scale**2])[:, None]] = 0.0

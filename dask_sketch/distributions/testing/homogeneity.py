@@ -34,8 +34,9 @@ Array = NDArray[np.float64]
 Codes = NDArray[np.intp]
 _HEADER = ("group", "units", "discrepancy from all")
 _SHOWN, _NAMED = 20, 3
-_MAX_RATIO = 4.0  # of the median sizes of the units of two groups
-_STATISTICS_BYTES = 2048  # of all statistics of a permutation
+# ratio of the median sizes of the units of two groups above which there is a warning
+_MAX_RATIO = 4.0
+_STATISTICS_BYTES = 2048  # bytes of all statistics of a permutation
 
 
 @dataclass(frozen=True, repr=False)
@@ -188,8 +189,8 @@ def compare_all(
     Raises
     ------
     InputError
-        If an argument is out of range, there are less than two groups, or the units are too few for
-        the level, such as one unit in each group.
+        If an argument is out of range, there are fewer than two groups, or the units are too few
+        for the level, such as one unit in each group.
 
     References
     ----------
@@ -399,13 +400,13 @@ def _discrepancies(units: Units, codes: Codes) -> tuple[Effect, Array]:
     residuals = vectors - means[codes]
     squares = np.sum(residuals**2, axis=1)
     free = 1.0 - fractions
-    alone = free < 1e-9  # in its group, without a residual
+    alone = free < 1e-9  # units alone in their group, without a residual
     noise = squares / np.where(alone, 1.0, free)
     if alone.any():
         sums, rest = (np.bincount(classes, values) for values in (squares, free))
         alike = np.where(rest > 1e-9, sums / np.maximum(rest, 1e-9), sums.sum() / rest.sum())
         noise[alone] = alike[classes[alone]]
-    noise_of_means = (fractions**2 * noise) @ members  # of the means of the groups
+    noise_of_means = (fractions**2 * noise) @ members  # noise of the means of the groups
     part = totals / whole
     # the mean of all units contains the mean of the group
     together = float(part**2 @ noise_of_means)
@@ -451,7 +452,7 @@ def _mean_effect(
     of_squares *= max(float(np.sum(gram**2)) - 1.0 / freedom, 0.0)
     of_cubes = float(np.sum((gram @ gram) * gram))
     second = float(diagonal @ diagonal) - 2.0 * along + total**2
-    second += (float(diagonal.sum()) - total) ** 2 / freedom  # of the noise that is taken off
+    second += (float(diagonal.sum()) - total) ** 2 / freedom  # part of the noise that is taken off
     third = float(np.sum(diagonal**3)) - 3.0 * float(variances @ diagonal**2)
     third += 3.0 * along * total - total**3
     forward = float(variances @ np.sum((apart @ noise.T) ** 2, axis=1))

@@ -35,7 +35,7 @@ from dask_sketch.validation.threads import one_blas_thread
 from dask_sketch.validation.warn import warn_user
 
 Array = NDArray[np.float64]
-_BYTES = 2048  # of all statistics of a draw
+_BYTES = 2048  # bytes of all statistics of a draw
 # There is a warning of covariances within units if their skewness is above the first number and
 # above the second times the root of the number of units, and if less than the third, a fraction of
 # the units, lies on one side of zero.
@@ -340,7 +340,7 @@ def _warn_of_skewness(parts: _Parts, dim: str) -> None:
     if parts.factors is not None and parts.factors.max() > 1.0:
         return
     within, between = halves(parts.within), parts.first * parts.second
-    if len(within) > _MANY_UNITS:  # whose sum is nearly normal
+    if len(within) > _MANY_UNITS:  # the sum of many units is nearly normal
         return
     scores = within @ np.linalg.svd(within, full_matrices=False)[2][0]
     squared = float(np.mean(scores**2))

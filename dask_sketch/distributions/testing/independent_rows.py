@@ -50,7 +50,7 @@ Array = NDArray[np.float64]
 _MANY = 100.0  # expected draws of a row from which their number is nearly normal
 _MIN_EFFECTIVE = 400  # effective number of weighted random rows from which the noise is trusted
 _EQUAL = 1e-6  # relative difference of counts that is rounding
-_COPIES = 4  # of the coefficients and of the simulated features of a draw
+_COPIES = 4  # copies of the coefficients and of the simulated features of a draw in memory
 _FEW_ROWS = 20  # effective number of rows from which a variance along a direction is trusted
 _UNSEEN_ROWS = 4.0  # rows whose variance is the least one along a direction with fewer rows
 _ROUNDING = 1e-13  # variance along a direction, relative to that of a row, that is rounding
@@ -422,7 +422,7 @@ def _known_variances(values: Array, scores: Array) -> Array:
         Variances, at least those of four rows where the effective number of rows is below 20.
     """
     squares = scores**2
-    largest = float(np.max(squares.sum(axis=1)))  # of one row
+    largest = float(np.max(squares.sum(axis=1)))  # largest square of one row
     totals, fourth = squares.sum(axis=0), (squares**2).sum(axis=0)
     few = totals**2 < _FEW_ROWS * fourth + (_ROUNDING * largest) ** 2
     return np.where(few, np.maximum(values, _UNSEEN_ROWS * largest), values)

@@ -112,7 +112,7 @@ def compare_each(
     p-values are adjusted such that a share of at most ``rate`` of the groups that are found
     different is expected to be false.
 
-    Groups that were found different are no reference for the other groups. So all tests are
+    Groups that were found different are not a reference for the other groups. So all tests are
     repeated against the units of the groups that were not found, at least half of all groups, until
     the same groups are found again. The rate is exact for the first round only.
 
@@ -147,8 +147,8 @@ def compare_each(
     Raises
     ------
     InputError
-        If an argument is out of range, there are less than two groups, or a group has too few units
-        to be found different among so many groups.
+        If an argument is out of range, there are fewer than two groups, or a group has too few
+        units to be found different among so many groups.
 
     References
     ----------

@@ -62,7 +62,7 @@ class _Side:
         min_rows = max(_MIN_ROWS, _ROWS_PER_BASE * len(pairs.bases))
         if n < min_rows:
             raise InputError(
-                f"{name} has an effective count of {n:,.0f}: with less than {min_rows:,} rows the "
+                f"{name} has an effective count of {n:,.0f}: with fewer than {min_rows:,} rows the "
                 f"noise of {len(pairs.bases)} base frequencies is not normal enough. Use a feature "
                 "map without pairs of frequencies, and sketch with sample=True.",
                 parameter=name,

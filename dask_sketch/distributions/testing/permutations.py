@@ -16,9 +16,10 @@ from dask_sketch.validation.arrays import require_integer
 
 Array = NDArray[np.float64]
 _ROUNDING = 1e-9  # relative difference of statistics that are equal but for rounding
-_TIE = 1e-6  # of the standardised statistics
+_TIE = 1e-6  # relative difference of standardised statistics that are tied
 _PER_LEVEL, _LARGEST = 5.0, 1e18  # default number, multiplied by the level, and its bound
-_BYTES, _STATISTICS_BYTES = 25, 2048  # of an assignment: for each unit, and for all statistics
+# bytes of an assignment: for each unit, and for all statistics
+_BYTES, _STATISTICS_BYTES = 25, 2048
 
 
 @dataclass(frozen=True, eq=False)

@@ -36,7 +36,7 @@ def fold_of(units: Units, fraction: float, seed: int) -> NDArray[np.bool_]:
     Raises
     ------
     InputError
-        If less than three units of a side are in the fold, or no unit of a side is left.
+        If fewer than three units of a side are in the fold, or no unit of a side is left.
     """
     rng = np.random.default_rng((seed, 1))
     chosen = np.zeros(len(units), dtype=bool)

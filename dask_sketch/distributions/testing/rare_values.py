@@ -14,7 +14,7 @@ from dask_sketch.validation.warn import warn_user
 Array = NDArray[np.float64]
 MAX_ROWS = 4000  # random rows of a side, from which the noise is estimated
 _REACH = 5.0  # standard deviations beyond the random rows
-_ROUNDING = 1e-6  # of the random rows, which are of single precision
+_ROUNDING = 1e-6  # relative rounding error of the random rows, which are of single precision
 _MIN_EFFECTIVE = 20  # effective number of random rows below which a variance is not trusted
 _KEEP_ALL = (
     f"sketches that keep all their rows, with sample=n_samples up to {MAX_ROWS:,}, or sketches of "

@@ -175,7 +175,7 @@ def _require_rows(name: str, sketch: Sketch, min_rows: int) -> None:
         )
     if len(sketch.sample) < min_rows:
         raise InputError(
-            f"{name} has {len(sketch.sample):,} random rows: with less than {min_rows} the noise "
+            f"{name} has {len(sketch.sample):,} random rows: with fewer than {min_rows} the noise "
             "cannot be estimated. Sketch more data, or with a larger sample."
         )
 

@@ -29,13 +29,13 @@ from dask_sketch.validation.threads import one_blas_thread
 from dask_sketch.validation.warn import warn_user
 
 Array = NDArray[np.float64]
-_DIRECTIONS = 32  # of the largest variance between units
-_RIDGE = 0.1  # of the whitened statistic, relative to the largest variance
+_DIRECTIONS = 32  # directions of the largest variance between units
+_RIDGE = 0.1  # ridge of the whitened statistic, relative to the largest variance
 _KINDS = 2  # kinds of statistics, plain and whitened
 _DECAY = math.sqrt(2.0)  # ratio of the lengths of intervals
 _TINY = 1e-12  # variances relative to the largest one that are rounding
-_DOMINANT = 0.4  # fraction of the rows in one unit above which there is a warning,
-_MIN_UNITS = 8  # if there are at least as many units
+_DOMINANT = 0.4  # fraction of the rows in one unit above which there is a warning
+_MIN_UNITS = 8  # number of units from which there is this warning
 _MAX_STEP = 32.0  # ratio of the median sizes of the units before and after a position
 _HEADER = ("change from", "position", "p-value", "discrepancy", "interval")
 
@@ -460,7 +460,7 @@ def _statistics(vectors: Array, sizes: Array, noise: Array, splits: NDArray[np.i
         for array in (sizes[:, None], sizes[:, None] * vectors, (sizes**2 * noise)[:, None])
     )
     before, after = (size[middle] - size[start])[:, 0], (size[end] - size[middle])[:, 0]
-    # sides with so little weight that rounding hides them are no evidence
+    # sides with so little weight that rounding hides them are not evidence
     seen = np.minimum(before, after) > _TINY * size[-1, 0]
     before, after = np.where(seen, before, 1.0), np.where(seen, after, 1.0)
     gap = (sums[middle] - sums[start]) / before[:, None]

@@ -38,7 +38,8 @@ from dask_sketch.validation.warn import warn_user
 
 Array = NDArray[np.float64]
 
-_MAX_RATIO = 8.0  # of the median sizes of the units of both sides, and of sizes and weights
+# ratio of the median sizes of the units of both sides, and of sizes to weights, that is warned of
+_MAX_RATIO = 8.0
 _MIN_SINGLE = 4  # frequencies of one feature alone that are needed for a statistic of them
 _MAX_LAGS = 6  # neighbours of a unit in time whose dependence on it counts in the noise
 _MIN_NOISE = 0.25  # smallest noise of dependent units, relative to that of independent ones

@@ -233,7 +233,7 @@ def _stacked(groups: Mapping[str, SketchGroup], codes: NDArray[np.intp]) -> Unit
         )
     for name, side in zip(names, sides, strict=True):
         _require_observed(name, side)
-    # with missing values, the weight of the rows that observe a frequency, averaged
+    # mean weight of the rows that observe a frequency, if values are missing
     masses = np.concatenate([side.observed_weight().mean(axis=1) for side in sides])
     weights, counts = (
         np.concatenate([getattr(side, name) for side in sides])
@@ -343,7 +343,7 @@ def unit_labels(name: str, given: Any, units: SketchGroup) -> tuple[list[Any], N
     n, given = len(units), values_by_label(given, units.labels, name)
     try:
         shape = np.shape(given)
-    except ValueError:  # of sequences of several lengths
+    except ValueError:  # sequences of several lengths have no shape
         shape = (len(given), ...)
     if isinstance(given, str) or shape != (n,):
         raise InputError(

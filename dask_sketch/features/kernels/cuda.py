@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from dask_sketch.features.kernels.row_reader import native_type
 from dask_sketch.validation.device import cupy, on_device
 
-DEPTH, TILE, FLUSH, SLAB, PART = 16, 16, 4, 8192, 1024  # as in the source
+DEPTH, TILE, FLUSH, SLAB, PART = 16, 16, 4, 8192, 1024  # sizes that the CUDA source states as well
 GROUP = 128  # frequencies of one block
 EXACT_GROUP = 512  # frequencies of one block of the float64 kernel
 BLOCKS = 8192  # blocks of one launch, which occupy every device of today

@@ -90,7 +90,7 @@ def log_to_base_two(x):  # type: ignore[no-untyped-def]
     """Binary logarithm of a normal number ``x > 0``, within 2e-16 of its size or absolutely."""
     shifted = bits(x) - _ROOT_HALF
     exponent = shifted >> 52
-    m = number((shifted & _MANTISSA) + _ROOT_HALF)  # in sqrt(1/2) to sqrt(2)
+    m = number((shifted & _MANTISSA) + _ROOT_HALF)  # number in sqrt(1/2) to sqrt(2)
     s = (m - 1.0) / (m + 1.0)
     y = s * s
     p = fma(fma(_L10, y, _L9), y, _L8)

@@ -46,8 +46,8 @@ GROUP = 4  # features that are added in one step; their number is padded to a mu
 FLUSH = 2048 // BLOCK  # blocks whose sums fit in 64 bits: 2**11 rows of 2**(19 + 32) quanta
 START = 1.5 * 2.0 ** (52 - FRACTION)
 COUNT_START = 1.5 * 2.0 ** (52 - COUNT_FRACTION)
-SPAN = 2.0**17  # of densities, in powers of two, in the fast loop
-FARTHEST = 2.0**48  # of densities, in powers of two: 1e7 standard deviations
+SPAN = 2.0**17  # range of densities in the fast loop, in powers of two
+FARTHEST = 2.0**48  # range of densities, in powers of two: 1e7 standard deviations
 _DIGIT = 2.0**FRACTION
 REACH = 1e140  # largest z: its square, times the smallest responsibility, is negligible
 

@@ -15,10 +15,11 @@ from dask_sketch.validation.arrays import FrozenDataclass
 LOW_BITS = 56
 _BASE = 2**LOW_BITS
 _MASK = _BASE - 1
-_MAX_HIGH = 2**62  # of the high word: the sum of two such does not wrap around
+_MAX_HIGH = 2**62  # bound of the high word: the sum of two such words does not wrap around
 _CARRY_INTERVAL = 64  # low words that are added before their carry is taken
 FRACTION = 71  # moments are counted in quanta of 2**-71
-CONTRIBUTION = 30  # of one sample of weight one to a moment of the features: quanta of 2**-30
+# binary digits of one sample of weight one in a moment of the features: quanta of 2**-30
+CONTRIBUTION = 30
 MIN_EXPONENT, MAX_EXPONENT = (
     -32,
     32,
@@ -28,8 +29,8 @@ BINADES = 4  # powers of two whose weights are summed together, so that e is a m
 FEATURE_FRACTION = CONTRIBUTION - MIN_EXPONENT  # quanta of the moments of the features, 2**-62
 WEIGHT_FRACTION = WEIGHT_BITS - MIN_EXPONENT  # quanta of the total weight, 2**-80
 SQUARED_FRACTION = WEIGHT_BITS - 2 * MIN_EXPONENT  # quanta of the sum of squared weights, 2**-112
-_SLACK = 1.0 + 2.0**-10  # of sums that were multiplied and rounded
-MAX_TOTAL_WEIGHT = 2**47 - 2**30  # of all weights
+_SLACK = 1.0 + 2.0**-10  # factor that allows rounding of sums that were multiplied and rounded
+MAX_TOTAL_WEIGHT = 2**47 - 2**30  # largest sum of all weights
 _Words = NDArray[np.int64]
 
 

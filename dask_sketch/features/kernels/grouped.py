@@ -338,7 +338,7 @@ def sum_groups(
             raise RowError(OVERFLOW) from None
         missing = MissingSums(*counters, gaps[0], gaps[1], more_weights)
         count = count + more.n_rows
-    if not (first.fits(118) and second.fits(118)):  # as where chunks are merged
+    if not (first.fits(118) and second.fits(118)):  # the limit is that of merged chunks
         raise RowError(OVERFLOW)
     moments = StackedFixedPoint(run.moments(), FRACTION - fraction + shift + MIN_EXPONENT, most)
     for bounds in (run.low, run.high):

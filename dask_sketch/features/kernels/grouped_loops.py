@@ -347,7 +347,7 @@ def _summer_of_tiles(dtype: str, tile: int) -> Summer:
 
 
 def _summer_of_values(dtype: str) -> Summer:
-    """Compile the sums of incomplete rows for frequencies that are no sums of base frequencies."""
+    """Compile the sums of incomplete rows for frequencies that are not sums of base frequencies."""
     width, pitch, mark = elements_of(dtype), pitch_of(dtype), SOURCE_MARK
     scalar = getattr(np, dtype.replace("float", "int"))
     along, finer = bits_of(PRODUCT, dtype), FINER[dtype]

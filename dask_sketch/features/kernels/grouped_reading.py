@@ -169,7 +169,7 @@ def _reader(raw_kind: str, dtype: str, incomplete: bool = False) -> Callable[...
             if wrong != 0.0:  # NaN: a value is not finite
                 return NOT_FINITE, -1
             shift = shifts[begin + k]
-            if reach * length < _EXACT and shift == 0:  # as below, in fewer steps
+            if reach * length < _EXACT and shift == 0:  # the code below does the same in more steps
                 for f in range(d):
                     b = 2 * f * width + k
                     value, square = np.int64(moments[b]), np.int64(moments[b + width])

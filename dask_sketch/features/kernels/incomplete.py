@@ -153,7 +153,7 @@ def _structured_loop(dtype: str, tile: int, bits: int) -> Callable[..., None]:
 
 
 def _single_loop(dtype: str) -> Callable[..., None]:
-    """Compile the loop for frequencies that are no such sums, or load it from numba's cache."""
+    """Compile the loop for frequencies that are not such sums, or load it from numba's cache."""
     elements = VECTOR_BITS // (64 if dtype == "float64" else 32)
     step = AHEAD * elements
     mark = SOURCE_MARK
@@ -191,7 +191,7 @@ def _single_loop(dtype: str) -> Callable[..., None]:
                 totals[0] = totals[1] = 0
                 _sum_basis(basis, 0, pitch, used, totals, 0)
                 place = number // tile * 2 * tile + number % tile
-                sums[place] -= totals[0]  # of one minus the cosine, where the one is not added
+                sums[place] -= totals[0]  # sum of one minus the cosine, where the one is not added
                 sums[place + tile] += totals[1]
 
     return _compiled(add_rows, dtype, types.int64)

@@ -24,14 +24,14 @@ from dask_sketch.features.kernels.fixed_point import (
 from dask_sketch.validation.compilation import cached_njit
 
 RUN = 256  # largest number of values of a run of rows, which stays in the first-level cache
-MAX_DISTANCE = 2.0**26  # from the center, in units
+MAX_DISTANCE = 2.0**26  # largest distance from the center, in units
 N_EXPONENTS = (MAX_EXPONENT - MIN_EXPONENT) // BINADES + 1
 _ONE = -MIN_EXPONENT // BINADES  # exponent of weight one
 _BINADES_BITS = BINADES.bit_length() - 1  # binary logarithm of BINADES
 ROOT = 2.0 ** (CONTRIBUTION // 2)  # its square: quanta of a second moment in one squared unit
 _DIGIT = 2.0**30
 _MASK = 2**LOW_BITS - 1
-_MAX_HIGH = 2**62  # as in FixedPoint
+_MAX_HIGH = 2**62  # bound of the high word, as in FixedPoint
 _GRID = 2.0**WEIGHT_BITS
 OVERFLOW = -2
 DISTANT = -3
@@ -68,7 +68,7 @@ def _spread(values, rows):  # type: ignore[no-untyped-def]
     d = values.size
     out = np.empty(rows * d)
     for start in range(0, rows * d, d):
-        for f in range(d):  # to compile ``out[...] = values`` takes two seconds, for its error
+        for f in range(d):  # compiling ``out[...] = values`` takes two seconds, for its error
             out[start + f] = values[f]
     return out
 

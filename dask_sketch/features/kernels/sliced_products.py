@@ -159,7 +159,7 @@ def _add_block(sums: Words, left: _Sliced, right: _Sliced, start: int, shift: in
                 low, high = squares[a], squares[b]
                 if low is not None and high is not None:
                     both = x[:, row_tile].T @ y[:, column_tile]
-                    # below 2**53 after each difference: twice a product of slices, and one square
+                    # each difference is below 2**53: twice a product of slices, and one square
                     both -= high
                     both -= low
                     _add(sums, both, places, upper, shift + (a + b) * SLICE_BITS)

@@ -100,7 +100,7 @@ def _add_words(out: Any, words: Any, places: Any, shift: int) -> None:
                 out[k, row, j] = total
 
 
-_LIMIT = 2**118  # as in FixedPoint
+_LIMIT = 2**118  # bound of a number, as in FixedPoint
 _SMALL_BITS, _WORD_BITS = 31, 62  # bits of numbers in one word
 _BLOCK_SIZE = 2**16  # numbers that are compared together, in the second-level cache
 Words = NDArray[Any]

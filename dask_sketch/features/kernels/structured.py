@@ -282,7 +282,8 @@ class StructuredKernel:
         """Sums of ``exp(-2 pi i t)`` in quanta, shape (2, n_frequencies): real, imaginary part."""
         t, count = self.tile, N_BASIS // self.tile
         tiles = sums[:-1].reshape(-1, count, count, t, t).swapaxes(2, 3)
-        products = tiles.reshape(-1, SIDE, 2, SIDE, 2)  # of cosine and sine of u with those of v
+        # products of cosine and sine of u with those of v
+        products = tiles.reshape(-1, SIDE, 2, SIDE, 2)
         cosines = products[:, :, 0, :, 0] - sums[-1], products[:, :, 1, :, 1]
         sines = products[:, :, 1, :, 0], products[:, :, 0, :, 1]
         plus = cosines[0] - cosines[1], -(sines[0] + sines[1])

@@ -19,7 +19,7 @@ from dask_sketch.errors import InputError
 
 SIDE = 4  # base frequencies of one side; with eight, least squares loses 0.1 in ln KL
 GROUP = 2 * SIDE * SIDE
-_BITS = 23  # of a base frequency; a sum has one more, and float32 has 24
+_BITS = 23  # binary digits of a base frequency; a sum has one more, and float32 has 24
 Array = NDArray[np.float64]
 
 

@@ -37,7 +37,7 @@ from dask_sketch.sketching.row_sample import RowSample, RowSampling
 FOLDER = "batches"
 TOTALS = "totals"
 SCHEMA = "dask-sketch/ledger-batch"
-BATCH_BYTES = 16 * 2**20  # of the sketches of one batch, which are always read together
+BATCH_BYTES = 16 * 2**20  # bytes of the sketches of one batch, which are always read together
 _COLUMNS = ("key", "fingerprint", "rows", "n_bytes", "count", "run", "since")
 Member = tuple[str, Entry]
 

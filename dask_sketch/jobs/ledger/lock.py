@@ -197,7 +197,7 @@ class Lock:
             # of two concurrent processes, one takes the lock and the other one finds it
             with backend.exclusive():
                 self._take(stale_after)
-        except LedgerLocked:  # by another process, so that this one has written nothing
+        except LedgerLocked:  # another process has the lock, so that this one has written nothing
             _HELD.discard(self._holder.token)
             raise
         except BaseException:
@@ -261,7 +261,7 @@ class Lock:
                     self.require_held()
                     content = group_metadata(asdict(self._holder.confirmed()))
                     self._backend.replace(NAME, content)
-            except FolderLocked as error:  # which may be released again
+            except FolderLocked as error:  # the folder may be released again
                 logger.warning("the heartbeat of the lock could not be written: %s", error)
             except LedgerLocked as error:
                 logger.warning("%s", error)

@@ -37,7 +37,7 @@ from dask_sketch.validation.tables import first_few
 
 FOLDER = "commits"
 SCHEMA = "dask-sketch/ledger-commit"
-VERSIONS = (1, 2)  # without and with missing values, which earlier software would ignore
+VERSIONS = (1, 2)  # versions without and with missing values, which earlier software would ignore
 ROOT_SCHEMA = "dask-sketch/ledger"
 # sketches without and with random rows, which earlier software would drop; second moments
 ROOT_VERSIONS = (1, 2, 3)
@@ -294,7 +294,7 @@ def read_pilot(backend: Backend, reference: Reference, feature_map: FeatureMap) 
 
 
 def require_vacant(backend: Backend) -> None:
-    """Check that a ledger can be created; an interrupted attempt to create one is no obstacle.
+    """Check that a ledger can be created; an interrupted attempt to create one is not an obstacle.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ from dask_sketch.sketching.moment_grid import MomentGrid
 from dask_sketch.sketching.second_moments import SecondMoments
 
 WORDS = "words"  # name of the array
-MAX_BYTES = 2**31 - 2**16  # of one row: the limit of the codec
+MAX_BYTES = 2**31 - 2**16  # bytes of one row, at most: the limit of the codec
 _HEAD = 2 + LONG // 8
 LAYOUT = (
     "words: a row for each partition, of int64: count, omitted; squared_weight_steps of 24 bytes, "

@@ -17,8 +17,8 @@ from dask_sketch.errors import LedgerError
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.sketching.row_sample import RowSample, RowSampling, default_size
 
-HEADS = "sample_heads"  # of each partition
-ROWS, VALUES = "sample_rows", "sample_values"  # of all partitions, one after the other
+HEADS = "sample_heads"  # array with a row for each partition
+ROWS, VALUES = "sample_rows", "sample_values"  # arrays of all partitions, one after the other
 LAYOUT = (
     "sample_heads: number of random rows of each partition, and threshold: they are all rows of "
     "the partition whose key is under it. sample_rows: these rows of the partitions, one partition "

@@ -375,7 +375,7 @@ def _base(origin: StoredFiles) -> str:
         return root.rpartition("/")[0]
     if any(part.path.startswith(f"{root}/") for part in origin.parts):
         return root
-    steps = root.split("/")  # of a glob: up to the first wildcard
+    steps = root.split("/")  # the folder of a glob ends before its first wildcard
     plain = next((i for i, step in enumerate(steps) if set(step) & set("*?[")), len(steps) - 1)
     return "/".join(steps[:plain])
 

@@ -56,8 +56,8 @@ from dask_sketch.validation.arrays import require_integer, require_number
 from dask_sketch.validation.warn import warn_user
 
 _SHOWN_RUNS = 10  # rows of a table
-VERIFIED_AT_ONCE = 256  # partitions whose sketches are in memory at once,
-_BATCHES_VERIFIED = 8  # and at most the members of this number of full batches
+VERIFIED_AT_ONCE = 256  # partitions whose sketches are in memory at once, at most
+_BATCHES_VERIFIED = 8  # full batches whose sketches are in memory at once, at most
 
 
 @dataclass(frozen=True)
@@ -185,10 +185,10 @@ class LedgerReader:
         self._sampling = sampling
         self.label = backend.label
         self._known: Index | None = None
-        self._sum: Sums | None = None  # without random rows
-        self._rows: RowSample | None = None  # of the total
+        self._sum: Sums | None = None  # sum without random rows
+        self._rows: RowSample | None = None  # random rows of the total
         self._run_totals = RunTotals(lambda keys, sample: self.total(keys, sample=sample))
-        self._records: dict[Reference, list[RunRecord]] = {}  # by segment
+        self._records: dict[Reference, list[RunRecord]] = {}  # records by segment
         self.damage: str | None = None
         self.run_started: str | None = None
         self._state = self._newest()

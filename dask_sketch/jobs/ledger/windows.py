@@ -23,11 +23,11 @@ from dask_sketch.validation.warn import warn_user
 
 # A number of runs, a span of time such as "7 days", or a function of the key of a partition.
 Window: TypeAlias = int | str | Callable[[str], bool]
-_MAX_RUNS = 28  # of the default window: four weeks of nights
+_MAX_RUNS = 28  # runs of the default window, at most: four weeks of nights
 _MAX_KEPT = 2**28  # bytes of the sums of runs in memory
 _MAX_SEARCHED = 1000  # units among which changes are searched
 _CLOCKS_AGREE = timedelta(minutes=5)
-_MAX_HALVINGS = 32  # of a weight: smaller ones are not multiples of a quantum
+_MAX_HALVINGS = 32  # halvings of a weight, at most: smaller weights are not multiples of a quantum
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import pytest
+from lint import check_comments
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("MAX_NAMES = 4096  # in a list", "in"),
+        ("_ROUNDS = 2  # of weighting and descent", "of"),
+        ("    _LEAST, _MOST = 1, 2  # at most, of a chunk", "at most"),
+        ("LIMIT: Final[int] = 8  # beyond which rounding is felt", "beyond"),
+    ],
+)
+def test_comments_that_continue_the_name_of_a_constant_are_found(line, word):
+    ((number, message),) = check_comments(f"import re\n\n{line}\n")
+    assert number == 3
+    assert repr(word) in message
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "MAX_NAMES = 4096  # names in a list, at most",
+        "# of a comment that goes on over several lines",
+        "MAX_NAMES = 4096  # office hours, which start with no whole word of the list",
+        "rows = MAX_NAMES == 4096  # of a branch",
+        "size = shape(MAX_NAMES)  # in bytes",
+    ],
+)
+def test_other_comments_are_not_found(line):
+    assert not list(check_comments(line))
