@@ -76,7 +76,7 @@ def test_learn_chooses_among_given_bandwidths_and_ridges(here: Path) -> None:
     for wrong in ("0,1", "a", "1,", "inf"):
         refused = call(*given, "--bandwidths", wrong, "-o", "other.zarr")
         assert refused.exit_code == 2
-        assert f"{wrong!r} is no list of positive numbers" in refused.stderr
+        assert f"{wrong!r} is not a list of positive numbers" in refused.stderr
 
 
 def test_learn_writes_a_page(here: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 
@@ -137,4 +139,7 @@ def test_one_variance_for_features_of_other_scales_is_refused(sample, options):
     with pytest.raises(DecodeError, match=r"spherical.*feature 0.*feature 2"):
         decode(found, 2, **options)
     scaled = ds_sketch(x / [1e-10, 1.0, 1e10], FeatureMap(3, 50, scale=1.0), sample=sample)
-    assert decode(scaled, 1, **options).means.shape == (1, 3)
+    # the constant feature has no such variance
+    poor = contextlib.nullcontext() if sample else pytest.warns(UserWarning, match="noise levels")
+    with poor:
+        assert decode(scaled, 1, **options).means.shape == (1, 3)

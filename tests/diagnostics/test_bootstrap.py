@@ -174,5 +174,5 @@ def test_bad_units_are_named(group):
         bootstrap(model, group, executor="threads")
     with pytest.warns(UserWarning, match="5 units"):
         bootstrap(model, group.select(group.labels[:5]), n_replicates=2)
-    with pytest.raises(InputError, match="level=1.5"):
+    with pytest.raises(InputError, match="confidence=1.5"):
         bootstrap(model, group, n_replicates=2).interval(1.5)
