@@ -145,10 +145,25 @@ def check_names(paths: list[Path]) -> Iterator[tuple[Path, Finding]]:
         seen.setdefault(path.stem, path)
 
 
+def check_classes(trees: dict[Path, ast.Module]) -> Iterator[tuple[Path, Finding]]:
+    """Find public classes of modules that have the name of another one."""
+    seen: dict[str, Path] = {}
+    for path, tree in trees.items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                if node.name in seen:
+                    taken = seen[node.name].relative_to(TOP)
+                    yield path, (node.lineno, f"the class name {node.name} is taken by {taken}")
+                seen.setdefault(node.name, path)
+
+
 def main() -> int:
     """Print every finding; return the exit status."""
     package, tests = sorted((TOP / "dask_sketch").rglob("*.py")), sorted(TOP.glob("tests/**/*.py"))
-    found = list(check_names(package))
+    found = [
+        *check_names(package),
+        *check_classes({path: ast.parse(path.read_text()) for path in package}),
+    ]
     for path in (*package, *tests):
         source, name = path.read_text(), path.relative_to(TOP).as_posix()
         tree = ast.parse(source)

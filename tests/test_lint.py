@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import ast
+
 import pytest
-from lint import check_comments
+from lint import TOP, check_classes, check_comments
 
 
 @pytest.mark.parametrize(
@@ -31,3 +33,11 @@ def test_comments_that_continue_the_name_of_a_constant_are_found(line, word):
 )
 def test_other_comments_are_not_found(line):
     assert not list(check_comments(line))
+
+
+def test_a_class_name_is_taken_once():
+    sources = {"a": "class Side: pass\nclass _Own: pass", "b": "class _Own: pass\nclass Side: pass"}
+    trees = {TOP / name: ast.parse(source) for name, source in sources.items()}
+    ((path, (line, message)),) = check_classes(trees)
+    assert (path.name, line) == ("b", 2)
+    assert "Side is taken by a" in message
