@@ -451,7 +451,8 @@ def _warn_of_fit(problem: Problem, solution: Solution, non_default: Collection[s
     warn_of_misfit(
         sketch, solution.weights, solution.means, solution.shapes, solution.cost,
         solution.noise_level, non_default,
-        compared=solution.score is not None, regularized=solution.message.endswith(REGULARIZED),
+        compared=solution.score is not None, tested=test is not None,
+        regularized=solution.message.endswith(REGULARIZED),
         restricted=_restricted(problem) if solution.score is not None else None,
         is_diagonal=solution.matrices is None and _restricted(problem) is None,
     )  # fmt: skip

@@ -325,7 +325,8 @@ def divergence(
             if more > n_pairs:
                 result = _simulated(first, second, kind, alpha, more, sizes, level, seed)
         return result
-    refuse_unused(_OF_MIXTURES, n_samples=n_samples, n_draws=n_draws)
+    if not any(isinstance(side, GaussianMixture) for side in (first, second)):
+        refuse_unused(_OF_MIXTURES, n_samples=n_samples, n_draws=n_draws)
     x, y = _rows_of({"first": first, "second": second}, n_rows, seed)
     n_neighbors = _N_NEIGHBORS if n_neighbors is None else n_neighbors
     estimate = neighbor_divergence(x, y, kind, alpha, n_neighbors, seed)

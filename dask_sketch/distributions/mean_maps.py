@@ -412,8 +412,8 @@ def mean_map_kernel(
     Raises
     ------
     InputError
-        If the arguments do not go together, the names of their features differ, or the matrix needs
-        more memory than is free.
+        If the arguments do not go together, the names of their features differ, a sketch has
+        missing values, or the matrix needs more memory than is free.
     MergeError
         If the feature maps differ.
 
@@ -463,6 +463,9 @@ def mean_map_kernel(
         )
     feature_map = sketches[0].feature_map
     sketches[-1].feature_map.require_same(feature_map)
+    for name, side in (("first", first), ("second", second)):
+        if isinstance(side, Sketch):
+            refuse_missing(name, side)
     require_common_names({"first": _names(first), "second": _names(second)})
     unit = feature_scales(feature_map)
     vectors = []
@@ -487,8 +490,8 @@ def _names(source: Any) -> tuple[str, ...] | None:
 def _matrix(first: SketchGroup, second: SketchGroup | None, unbiased: bool) -> xr.DataArray:
     other = first if second is None else second
     first.feature_map.require_same(other.feature_map)
-    if unbiased:
-        refuse_missing("first", first)
+    refuse_missing("first", first)
+    refuse_missing("second", other)
     m = first.feature_map.n_frequencies
     n_bytes = 8 * (len(first) * len(other) + 2 * m * (len(first) + len(other)))
     if n_bytes > psutil.virtual_memory().available // 2:
@@ -565,8 +568,8 @@ def witness(
     Raises
     ------
     InputError
-        If no argument is a sketch, the points have another number of features, the names of
-        features differ, or there are no such columns.
+        If no argument is a sketch, a sketch has missing values, the points have another number of
+        features, the names of features differ, or there are no such columns.
     MergeError
         If the feature maps differ.
 
@@ -592,6 +595,9 @@ def witness(
         )
     feature_map = maps[0]
     maps[-1].require_same(feature_map)
+    for name, side in (("first", first), ("second", second)):
+        if isinstance(side, Sketch):
+            refuse_missing(name, side)
     names = require_common_names({"first": _names(first), "second": _names(second)})
     points = checked_rows("x", x)
     d = feature_map.n_features

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from importlib.metadata import version
 from typing import Any, TypeVar, cast
 
-import dask.array as da
 import numpy as np
 from dask.base import is_dask_collection
 from numpy.typing import ArrayLike, NDArray
@@ -65,7 +64,7 @@ def is_lazy(x: Any) -> bool:
 
 def open_lazy(x: Any, columns: Sequence[str] | None, weights: Any = None) -> Samples:
     """Open lazy samples: the chosen columns of tables, and all columns of arrays."""
-    chosen = None if isinstance(x, (da.Array, Samples)) else columns
+    chosen = None if isinstance(x, Samples) or hasattr(x, "dtype") else columns
     return open_samples(x, weights=weights, columns=chosen)
 
 

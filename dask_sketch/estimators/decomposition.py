@@ -34,7 +34,7 @@ from dask_sketch.sketching.second_moments import SecondMoments
 from dask_sketch.sources.open import is_stream, open_samples
 from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import require_integer, require_random_state
-from dask_sketch.validation.tables import names_of, require_same_index
+from dask_sketch.validation.tables import names_of
 
 _REMEDY = "leave out such rows, or fill them"
 
@@ -372,8 +372,10 @@ class SketchPCA(
         if is_lazy(X):
             lazy = apply(density, "score", open_lazy(X, self.columns, sample_weight))
             return float(compute_plain(lazy)[0])
-        require_same_index(sample_weight, X, "sample_weight")
-        return density.score(validate_rows(self, X, remedy=_REMEDY), sample_weight)
+        rows = validate_rows(self, X, remedy=_REMEDY)
+        if sample_weight is not None:
+            sample_weight = validate_weights(sample_weight, len(rows), X)
+        return density.score(rows, sample_weight)
 
     def _density(self) -> ComponentDensity:
         check_is_fitted(self)

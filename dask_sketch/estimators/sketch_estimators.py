@@ -50,7 +50,7 @@ from dask_sketch.validation.arrays import (
     weighted_sum,
 )
 from dask_sketch.validation.choices import Task, rank_of, uses_matrices
-from dask_sketch.validation.tables import names_of, require_same_index
+from dask_sketch.validation.tables import names_of
 from dask_sketch.validation.warn import warn_user
 
 _MAX_AUTO = 20  # components that the feature map of "auto" is designed for
@@ -226,8 +226,10 @@ class SketchEstimator(VersionedPickle, BaseEstimator, ABC):
         check_is_fitted(self)
         if is_lazy(x):
             return open_lazy(x, self.columns, sample_weight), None
-        require_same_index(sample_weight, x, "sample_weight")
-        return self._validated_input(x), sample_weight
+        rows = self._validated_input(x)
+        return rows, None if sample_weight is None else validate_weights(
+            sample_weight, len(rows), x
+        )
 
     @abstractmethod
     def _design(self) -> dict[str, Any]:

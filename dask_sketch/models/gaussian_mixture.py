@@ -18,7 +18,7 @@ from dask_sketch.models.low_rank import covariances_of, require_rank
 from dask_sketch.models.missing_values import conditional_means
 from dask_sketch.models.mixture import Mixture
 from dask_sketch.models.model import SHOWN_FEATURES, in_memory, row_blocks
-from dask_sketch.validation.arrays import require_integer
+from dask_sketch.validation.arrays import require_integer, require_number
 from dask_sketch.validation.choices import named_type, rank_of, uses_matrices
 from dask_sketch.validation.registry import apply_lazily
 from dask_sketch.validation.tables import names_of
@@ -227,8 +227,7 @@ class GaussianMixture(Mixture):
             raise InputError(
                 "this mixture has no standard errors: decode it with refine='efficient'."
             )
-        if not 0.0 < confidence < 1.0:
-            raise InputError(f"confidence={confidence!r}: give a probability between 0 and 1.")
+        confidence = require_number("confidence", confidence, 0.0, 1.0, strict=True)
         reach = float(special.ndtri(0.5 + 0.5 * confidence))
         out, values = {}, {name: getattr(self, name) for name in ("weights", "means")}
         values["covariances"] = self.covariances

@@ -13,7 +13,7 @@ from dask_sketch.display.html import card
 from dask_sketch.display.text import describe, one_line
 from dask_sketch.errors import InputError
 from dask_sketch.models.artifact import COMPONENTS, VERSION, components_dataset
-from dask_sketch.models.model import finite, weighted_mean
+from dask_sketch.models.model import finite, row_blocks, weighted_mean
 from dask_sketch.storage.artifact import Storable
 from dask_sketch.validation.arrays import FrozenDataclass, require_unmasked
 from dask_sketch.validation.device import on_host
@@ -116,9 +116,13 @@ class ComponentDensity(FrozenDataclass):
         """Number of components."""
         return len(self.components)
 
-    def logpdf(self, x: NDArray[np.floating]) -> Array:
+    def logpdf(self, x: Any) -> Array:
         """Logarithm of the density, shape (n,), of rows in memory, shape (n, n_features)."""
-        rows = x - self.mean
+        blocks = row_blocks(x, self.n_features, self.n_components, self.feature_names)
+        return np.concatenate([np.empty(0), *map(self._logpdf, blocks)])
+
+    def _logpdf(self, block: Array) -> Array:
+        rows = block - self.mean
         scores = rows @ self.components.T
         squares = (scores**2 / self.variances).sum(axis=1)
         logarithm, n_others = np.log(self.variances).sum(), self.n_features - self.n_components
@@ -128,7 +132,7 @@ class ComponentDensity(FrozenDataclass):
             logarithm += n_others * np.log(self.noise_variance)
         return np.asarray(-0.5 * (squares + logarithm + self.n_features * np.log(2.0 * np.pi)))
 
-    def score(self, x: NDArray[np.floating], weights: Any = None) -> float:
+    def score(self, x: Any, weights: Any = None) -> float:
         """Mean of :meth:`logpdf`, with weights of the rows, shape (n,), or without."""
         return weighted_mean(self.logpdf(x), weights, x)
 

@@ -156,7 +156,77 @@ class ProcessContext(AbstractContextManager[None]):
                 entered.__exit__(None, None, None)
 
 
-_ONE_BLAS_THREAD = ProcessContext(lambda: _libraries().limit(limits=1, user_api="blas"))
+class SharedLimit(AbstractContextManager[None]):
+    """Limit of the whole process that each of its threads may hold, as :class:`ProcessContext`.
+
+    The thread that sets a limit of OpenBLAS must lift it, and no other one can set it meanwhile
+    (https://github.com/joblib/threadpoolctl). So the first thread to enter sets the limit. If it
+    leaves before others do, it lifts the limit, and a thread that does nothing else sets it again
+    until the last one has left.
+
+    Parameters
+    ----------
+    limit
+        Function that sets the limit, and returns a context manager that lifts it.
+
+    Examples
+    --------
+    >>> with SharedLimit(lambda: _libraries().limit(limits=1, user_api="blas")):
+    ...     pass
+    """
+
+    def __init__(self, limit: Callable[[], AbstractContextManager[Any]]) -> None:
+        self._limit, self._lock = limit, threading.Lock()
+        self._n_users = self._n_of_owner = 0
+        self._owner: int | None = None
+        self._held: AbstractContextManager[Any] | None = None
+        self._holder: tuple[threading.Thread, threading.Event] | None = None
+
+    def __enter__(self) -> None:
+        this = threading.get_ident()
+        with self._lock:
+            if self._n_users == 0:
+                held = self._limit()
+                held.__enter__()
+                self._held, self._owner = held, this
+            self._n_users += 1
+            self._n_of_owner += this == self._owner
+
+    def __exit__(self, *exception: object) -> None:
+        with self._lock:
+            self._n_users -= 1
+            if threading.get_ident() == self._owner:
+                self._n_of_owner -= 1
+                if self._n_of_owner == 0:
+                    held, self._held, self._owner = self._held, None, None
+                    assert held is not None
+                    held.__exit__(None, None, None)
+                    if self._n_users:
+                        self._hold()
+            elif self._n_users == 0 and self._holder is not None:
+                (holder, done), self._holder = self._holder, None
+                done.set()
+                holder.join()
+
+    def _hold(self) -> None:
+        """Start a thread that holds the limit for the others."""
+        ready, done = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            try:
+                with self._limit():
+                    ready.set()
+                    done.wait()
+            finally:
+                ready.set()
+
+        holder = threading.Thread(target=hold, daemon=True)
+        holder.start()
+        ready.wait()
+        self._holder = holder, done
+
+
+_ONE_BLAS_THREAD = SharedLimit(lambda: _libraries().limit(limits=1, user_api="blas"))
 
 
 def one_blas_thread() -> AbstractContextManager[Any]:

@@ -277,9 +277,9 @@ def test_refused_by_the_plan(data: str, here: Path) -> None:
 
 
 @pytest.mark.parametrize("task", ["mixture", "clustering", "comparison"])
-def test_the_planned_map_has_the_size_of_the_designed_one(data: str, task: str) -> None:
+def test_the_planned_map_has_the_size_of_the_designed_one(data: str, here: Path, task: str) -> None:
     planned = answer("plan", data, "-k", 2, "--task", task)
-    answer("design", data, "-k", 2, "--task", task, "-o", f"{task}.json", "--overwrite")
+    answer("design", data, "-k", 2, "--task", task, "-o", f"{task}.json")
     assert planned["n_frequencies"] == ds.open(f"{task}.json").n_frequencies
 
 

@@ -274,6 +274,14 @@ def test_scores_of_lazy_samples(k, tmp_path, rng):
     expected = found.score(table, sample_weight=weights)
     assert found.score(stored, sample_weight="w") == pytest.approx(expected)
     assert found.score(lazy(X)) == pytest.approx(found.score(table))
+    labelled = xr.DataArray(X, dims=("row", "feature"))
+    np.testing.assert_allclose(found.score_samples(labelled), found.score_samples(table), atol=1e-9)
+    for bad in (np.where(X > 2.0, np.nan, X), np.where(X > 2.0, np.inf, X)):
+        with pytest.raises(ValueError, match="row"):
+            found.score(lazy(bad))
+    hidden = da.ma.masked_array(lazy(X), mask=lazy(X) > 2.0)
+    with pytest.raises(ValueError, match="masked values"):
+        found.score_samples(hidden).compute()
     here = found.transform(table)
     np.testing.assert_allclose(found.transform(stored).compute(), here, atol=1e-9)
 

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -106,6 +108,56 @@ def test_the_last_thread_to_leave_restores_the_state_of_the_process():
             future.result()
     assert seen == [1]
     assert state["value"] == 0
+
+
+# Threads hold a limit in overlapping periods: the first one to enter leaves first and stays alive.
+_OVERLAP = """
+import threading
+from concurrent.futures import ThreadPoolExecutor
+import scipy.linalg
+from threadpoolctl import threadpool_info, threadpool_limits
+from dask_sketch.validation.threads import one_blas_thread
+
+def seen():
+    return {each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"}
+
+inside, left, done = threading.Event(), threading.Event(), threading.Event()
+
+def first():
+    with one_blas_thread(), one_blas_thread():
+        assert inside.wait(30)
+    left.set()
+    assert done.wait(30)
+
+def second():
+    with one_blas_thread():
+        inside.set()
+        assert left.wait(30)
+        with one_blas_thread():
+            within = seen()
+    return within, seen()
+
+before = seen()
+with ThreadPoolExecutor(2) as executor:
+    started = executor.submit(first)
+    within, after = executor.submit(second).result()
+    with threadpool_limits(1, user_api="blas"):
+        limited = seen()
+    done.set()
+    started.result()
+assert within == {1}, within
+assert before == after == seen(), (before, after)
+assert limited == {1}, limited
+"""
+
+
+@pytest.mark.skipif(
+    not any(each["internal_api"] == "openblas" for each in threadpool_info()),
+    reason="BLAS is not OpenBLAS",
+)
+def test_threads_leave_the_threads_of_blas_as_they_were():
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "2", "OMP_NUM_THREADS": "2"}
+    subprocess.run([sys.executable, "-c", _OVERLAP], check=True, env=environment, timeout=60)
 
 
 def test_a_context_that_cannot_be_entered_can_be_tried_again():

@@ -56,9 +56,10 @@ _UNRESOLVED, _UNRESOLVED_WEIGHT = 0.1, 0.05
 _SHARED = 1e-3  # variance of a component whose rows share a value, in that of the feature
 # Cost that is too large without a comparison: in noise levels, and as a fraction of the energy.
 _UNEXPLAINED = 30.0, 3e-4
-# The same for a feature map without a pilot: fits of mixtures by their own family had 0.2 to 0.5
-# noise levels, and a fit that missed 6 of 64 clusters 8, with a loss of 0.7 nats.
-_UNEXPLAINED_WITHOUT_PILOT = 3.0, 3e-5
+# The same without a pilot and without an overidentification statistic, which large fits lack. Fits
+# of mixtures by their own family had 0.2 to 0.5 noise levels. A fit that missed 6 of 64 clusters
+# had 8 of them, and 2e-4 of the sketch, with a loss of 0.7 nats.
+_UNEXPLAINED_WITHOUT_PILOT = 3.0, 1e-4
 _CONTRADICTED = 0.05  # part of a sketch by which it is of data unlike that of the pilot rows
 # Standard deviations of the overidentification statistic that noise explains, and the smallest loss
 # of which users are warned, in nats a sample.
@@ -167,6 +168,7 @@ def warn_of_misfit(
     non_default_arguments: Collection[str] = (),
     *,
     compared: bool = False,
+    tested: bool = False,
     regularized: bool = False,
     restricted: str | None = None,
     is_diagonal: bool = True,
@@ -190,6 +192,8 @@ def warn_of_misfit(
         maximum likelihood; ``"n_components"`` where it was not given.
     compared
         Whether the decoder has compared the likelihood with a rival.
+    tested
+        Whether the overidentification statistic tells if noise explains the cost.
     regularized
         Whether few rows are fitted less closely than they are by the mixture of the pilot rows.
     restricted
@@ -219,7 +223,7 @@ def warn_of_misfit(
     elif not regularized:
         remedy = remedy_of(sketch, k, non_default_arguments, is_diagonal=is_diagonal)
         is_bound = not _CONSTRAINING.isdisjoint(non_default_arguments)
-        _warn_without_rival(sketch, mixture, cost, noise_level, remedy, compared, is_bound)
+        _warn_without_rival(sketch, mixture, cost, noise_level, remedy, compared, is_bound, tested)
 
 
 def _warn_of_rows_beside_pilot(
@@ -244,13 +248,14 @@ def _warn_without_rival(
     remedy: str,
     compared: bool,
     is_bound: bool,
+    tested: bool,
 ) -> None:
     """Warn of a poor mixture by its cost, range and moments, where there is no rival for it."""
     weights, means, variances = mixture
     alone, warned = sketch.sample is None, False
     energy = float(np.vdot(sketch.z, sketch.z).real)
     if not compared or (alone and cost > _CONTRADICTED * energy):
-        warned = _warn_of_cost(sketch, cost, noise_level, remedy)
+        warned = _warn_of_cost(sketch, cost, noise_level, remedy, tested)
     elif cost > _EXPLAINED * noise_level:
         warn_of_few_pilot_rows(sketch)
     diagonal, of_map = (weights, means, _diagonals(variances)), _map_remedy(sketch)
@@ -453,11 +458,13 @@ def _diagonals(covariances: Array) -> Array:
     return np.diagonal(covariances, axis1=1, axis2=2) if covariances.ndim == 3 else covariances
 
 
-def _warn_of_cost(sketch: Sketch, cost: float, noise_level: float, remedy: str) -> bool:
+def _warn_of_cost(
+    sketch: Sketch, cost: float, noise_level: float, remedy: str, tested: bool
+) -> bool:
     """Warn of a large cost, where there are neither rows nor a pilot to compare with."""
     energy = float(np.vdot(sketch.z, sketch.z).real)
-    has_pilot = sketch.feature_map.pilot is not None
-    n_levels, fraction = _UNEXPLAINED if has_pilot else _UNEXPLAINED_WITHOUT_PILOT
+    explained = tested or sketch.feature_map.pilot is not None
+    n_levels, fraction = _UNEXPLAINED if explained else _UNEXPLAINED_WITHOUT_PILOT
     large = cost > n_levels * noise_level and cost > fraction * energy
     if large:
         warn_user(
