@@ -470,7 +470,8 @@ def _warn_of_cost(
         warn_user(
             f"the mixture leaves a cost of {cost / noise_level:.3g} noise levels, "
             f"{cost / energy:.2g} of the sketch: components are missing, for instance far from the "
-            f"others, or the data is not such a mixture. {remedy} {_map_remedy(sketch)}"
+            "others, the data is not such a mixture, or rows depend on each other. "
+            f"{remedy} {_map_remedy(sketch)}"
         )
     return large
 
