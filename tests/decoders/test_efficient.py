@@ -310,7 +310,7 @@ def test_same_bits(sketch):
 def test_a_mixture_without_errors_has_no_intervals(sketch):
     with pytest.raises(InputError, match="refine='efficient'"):
         decode(sketch, 3).interval()
-    with pytest.raises(InputError, match="level=95"):
+    with pytest.raises(InputError, match="confidence=95"):
         decode(sketch, 3, refine="efficient").interval(95)
 
 

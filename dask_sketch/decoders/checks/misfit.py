@@ -56,9 +56,9 @@ _UNRESOLVED, _UNRESOLVED_WEIGHT = 0.1, 0.05
 _SHARED = 1e-3  # variance of a component whose rows share a value, in that of the feature
 # Cost that is too large without a comparison: in noise levels, and as a fraction of the energy.
 _UNEXPLAINED = 30.0, 3e-4
-# The same without a pilot and without an overidentification statistic, which large fits lack. Fits
-# of mixtures by their own family had 0.2 to 0.5 noise levels. A fit that missed 6 of 64 clusters
-# had 8 of them, and 2e-4 of the sketch, with a loss of 0.7 nats.
+# The same without a pilot, an overidentification statistic or arguments that restrict the fit.
+# Fits of mixtures by their own family had 0.2 to 0.5 noise levels. A fit that missed 6 of 64
+# clusters had 8 of them, and 2e-4 of the sketch, with a loss of 0.7 nats.
 _UNEXPLAINED_WITHOUT_PILOT = 3.0, 1e-4
 _CONTRADICTED = 0.05  # part of a sketch by which it is of data unlike that of the pilot rows
 # Standard deviations of the overidentification statistic that noise explains, and the smallest loss
@@ -255,7 +255,7 @@ def _warn_without_rival(
     alone, warned = sketch.sample is None, False
     energy = float(np.vdot(sketch.z, sketch.z).real)
     if not compared or (alone and cost > _CONTRADICTED * energy):
-        warned = _warn_of_cost(sketch, cost, noise_level, remedy, tested)
+        warned = _warn_of_cost(sketch, cost, noise_level, remedy, tested or is_bound)
     elif cost > _EXPLAINED * noise_level:
         warn_of_few_pilot_rows(sketch)
     diagonal, of_map = (weights, means, _diagonals(variances)), _map_remedy(sketch)
@@ -459,12 +459,12 @@ def _diagonals(covariances: Array) -> Array:
 
 
 def _warn_of_cost(
-    sketch: Sketch, cost: float, noise_level: float, remedy: str, tested: bool
+    sketch: Sketch, cost: float, noise_level: float, remedy: str, is_lenient: bool
 ) -> bool:
     """Warn of a large cost, where there are neither rows nor a pilot to compare with."""
     energy = float(np.vdot(sketch.z, sketch.z).real)
-    explained = tested or sketch.feature_map.pilot is not None
-    n_levels, fraction = _UNEXPLAINED if explained else _UNEXPLAINED_WITHOUT_PILOT
+    is_lenient |= sketch.feature_map.pilot is not None
+    n_levels, fraction = _UNEXPLAINED if is_lenient else _UNEXPLAINED_WITHOUT_PILOT
     large = cost > n_levels * noise_level and cost > fraction * energy
     if large:
         warn_user(
