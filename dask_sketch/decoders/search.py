@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
 from dask_sketch.decoders.checks.misfit import is_suspect
 from dask_sketch.decoders.checks.unusual_rows import warn_of_small_components
@@ -22,16 +21,16 @@ from dask_sketch.decoders.descent import (
     converge_from_coarse,
     descend,
     descend_fully,
-    empty_fit,
     n_coarse_frequencies,
 )
 from dask_sketch.decoders.efficient import RefinedFit, refine_efficiently
-from dask_sketch.decoders.greedy import Algorithm, cl_ompr, iterate, n_resolvable
+from dask_sketch.decoders.greedy import Algorithm, cl_ompr, n_resolvable
 from dask_sketch.decoders.noise_covariance import is_explained
 from dask_sketch.decoders.objectives.atoms import VARIANCE_FLOOR, Array
 from dask_sketch.decoders.objectives.objective import Objective
 from dask_sketch.decoders.optimizers import StoppingRule
 from dask_sketch.decoders.problem import Problem, Report, Solution, require_weight
+from dask_sketch.decoders.scale_search import locate_components, search_scales
 from dask_sketch.decoders.starts import Start, find_atom, pilot_start
 from dask_sketch.decoders.swap_moves import merge_coincident, prune, swap_atoms
 from dask_sketch.errors import DecodeError
@@ -50,14 +49,12 @@ _WORSE = 1.1  # growth of the excess cost of the model beyond which it fits wors
 _NEAR = 3.0  # cost in noise levels, above which components are far from the sketch
 _FEW_STEPS = StoppingRule(tolerance=1e-3, n_iterations=30)
 _SCALE_TIME = 3.0  # time of searches for maps of several scales, in that of others
+_AFFORDABLE_SECONDS = 20.0  # expected CPU seconds of a refinement that nobody has asked for
 _STARTS = 6  # searches scale by scale at most, as long as the refined fit is suspect
 _SAME = 0.01  # relative difference of the statistics of fits that are the same
 _KNOWN = 0.3  # standard error of a variance that is known, relative to it
 _TRUSTED = 0.5  # loss by the statistic, in nats a sample, below which a refined fit is better
 _NOISE = 0.1  # fraction of the noise level by which the cost may change by chance
-# Radius up to which a frequency belongs to a scale, in units of it: beyond, the modulus of a
-# component of that width is below a hundredth.
-_RADIUS = 3.0
 
 
 def search_atoms(
@@ -101,7 +98,15 @@ def search_atoms(
         return min(fits, key=lambda each: each.cost)
 
     objective = problem.objective(threads)
+    located = None
+    if coarse and _has_scales(problem):
+        located = _locate(problem, objective, threads, rng.spawn(1)[0])
+        report(located.cost)
+        if is_explained(objective, located, rng.spawn(1)[0]):
+            return located
     fit = _coarse_to_fine(objective, problem.size if coarse else None, run, report)
+    if located is not None:
+        fit = min(located, fit, key=lambda each: each.cost)
     return _from_pilot(problem, objective, fit) if from_pilot else fit
 
 
@@ -116,6 +121,19 @@ def _has_scales(problem: Problem) -> bool:
 def _by_scales(problem: Problem, objective: Objective, rng: np.random.Generator) -> Fit:
     variances = problem.sketch.feature_map.distribution_variances / objective.space.scale**2
     return search_scales(objective, variances, problem.required_size, rng)
+
+
+def _locate(
+    problem: Problem, objective: Objective, threads: Threads, rng: np.random.Generator
+) -> Fit:
+    features = problem.sketch.feature_map
+    narrow = replace(
+        problem, model="known", covariance_type="diag", covariance=np.diag(features.min_variances)
+    )
+    variances = features.distribution_variances / objective.space.scale**2
+    return locate_components(
+        objective, narrow.objective(threads), variances, problem.required_size, rng
+    )
 
 
 def _from_pilot(problem: Problem, objective: Objective, fit: Fit) -> Fit:
@@ -213,8 +231,7 @@ def expected_seconds(problem: Problem) -> float:
     seconds *= problem.replicates
     seconds *= _SCALE_TIME if _has_scales(problem) else 1.0
     if problem.refine is not None:
-        products = n_parameters * problem.n_frequencies * (n_parameters + 4096)
-        seconds += _REFINE_SECONDS * products
+        seconds += _refinement_seconds(problem)
     return seconds
 
 
@@ -278,11 +295,20 @@ def _is_refined(problem: Problem) -> bool:
 
 
 def _is_affordable(problem: Problem) -> bool:
-    """Whether fits are refined in about a second, to compare them."""
+    """Whether a fit has variances to refine, and is refined in some seconds."""
+    has_shapes = problem.model in ("gaussian", "isotropic") and not problem.merge
+    return has_shapes and _refinement_seconds(problem) <= _AFFORDABLE_SECONDS
+
+
+def _is_comparable(problem: Problem) -> bool:
+    """Whether fits are refined in about a second, to compare those of several searches."""
     n_parameters = problem.required_size * problem.count_parameters()
-    has_shapes = problem.model in ("gaussian", "isotropic")
-    has_shapes = has_shapes and not problem.merge
-    return has_shapes and max(n_parameters / 500, problem.n_frequencies / 2500) <= 1.0
+    return max(n_parameters / 500, problem.n_frequencies / 2500) <= 1.0
+
+
+def _refinement_seconds(problem: Problem) -> float:
+    n_parameters = problem.required_size * problem.count_parameters()
+    return _REFINE_SECONDS * n_parameters * problem.n_frequencies * (n_parameters + 4096)
 
 
 def _refined_by_scales(
@@ -300,13 +326,16 @@ def _refined_by_scales(
     released = problem.released_objective(threads)
     free = problem.variance_floor == VARIANCE_FLOOR  # else the user has set it
     fits: list[tuple[Fit, RefinedFit]] = []
-    for number in range(_STARTS):
+    for number in range(_STARTS if _is_comparable(problem) else 1):
         if number:
             rng = np.random.default_rng((problem.seed, problem.replicates + number - 1))
-            run = partial(_by_scales, problem, rng=rng)
-            if number == 1:  # all scales at once
-                run = partial(cl_ompr, n_components=len(first.theta), rng=rng, report=report)
-            fit = _coarse_to_fine(objective, problem.size, run, report)
+            if number % 2 == 0 and _has_scales(problem):
+                fit = _locate(problem, objective, threads, rng)
+            else:
+                run = partial(_by_scales, problem, rng=rng)
+                if number == 1:  # all scales at once
+                    run = partial(cl_ompr, n_components=len(first.theta), rng=rng, report=report)
+                fit = _coarse_to_fine(objective, problem.size, run, report)
         if free and fit.cost > _NEAR * objective.noise_level:  # the floor may be too high
             freed = descend_fully(released, fit.theta, fit.weights)
             fit = min(fit, freed, key=lambda each: each.cost)
@@ -328,7 +357,11 @@ def _refined_by_scales(
     if asked:
         return refined.fit, refined
     theta = refined.fit.theta
-    theta = _with_known_variances(objective, refined) if free else objective.space.clip(theta)
+    narrowest = problem.sketch.feature_map.min_variances if _has_scales(problem) else None
+    if free:
+        theta = _with_known_variances(objective, refined, narrowest)
+    else:
+        theta = objective.space.clip(theta)
     clipped = replace(refined.fit, theta=theta)
     assert refined.overidentification is not None  # it was asked for
     excess = refined.overidentification.statistic - refined.overidentification.freedom
@@ -337,16 +370,22 @@ def _refined_by_scales(
     return (clipped if loss < _TRUSTED else fit), refined
 
 
-def _with_known_variances(objective: Objective, refined: RefinedFit) -> Array:
-    """Atoms whose variances are no less than the smallest one, unless their errors are small.
+def _with_known_variances(
+    objective: Objective, refined: RefinedFit, narrowest: Array | None
+) -> Array:
+    """Atoms whose variances are no less than the narrowest ones, unless their errors are small.
 
-    A variance of few rows that is far too small costs more than all other errors.
+    A variance of few rows that is far too small costs more than all other errors. The narrowest
+    variances (n_features,) are those of the scales of a map, else the floor of the objective.
     """
     theta, d = refined.fit.theta, objective.space.n_features
     clipped = objective.space.clip(theta)
     if refined.standard_errors is not None and theta.shape[1] == 2 * d:
-        variances = objective.space.to_data_units(theta)[1]
+        means, variances = objective.space.to_data_units(theta)
         known = refined.standard_errors[2] < _KNOWN * variances
+        if narrowest is not None:
+            wider = objective.space.from_data_units(means, np.maximum(variances, narrowest))
+            clipped = objective.space.clip(wider)
         clipped[:, d:] = np.where(known, theta[:, d:], clipped[:, d:])
     return clipped
 
@@ -477,56 +516,3 @@ def warm_start(
         fit = swap_atoms(objective, fit, rng)
     report(fit.cost)
     return fit
-
-
-def search_scales(
-    objective: Objective, variances: Array, n_components: int, rng: np.random.Generator
-) -> Fit:
-    """Add atoms scale by scale, from the widest one, until noise explains what each scale sees.
-
-    For feature maps of several scales that were made without data; in none of the papers. Seen by
-    low frequencies alone, clusters that are far apart overlap, so that ascents and descents from
-    anywhere reach them, and these frequencies tell only few atoms from noise. The next scale moves
-    the atoms a little, and adds those that it distinguishes. A search with all frequencies at once
-    misses clusters, since the atom of one is almost orthogonal to the sketch of the others.
-
-    Parameters
-    ----------
-    objective
-        Atoms and cost.
-    variances
-        Variances of the scales in normalised coordinates, shape (n_scales, n_features).
-    n_components
-        Number ``K`` of atoms.
-    rng
-        Random number generator.
-
-    Returns
-    -------
-    fit
-        Local minimum of ``K`` atoms with all frequencies, whose weights are not normalised.
-    """
-    fit = empty_fit(objective)
-    for chosen in _frequencies_of_scales(objective, variances):
-        n_atoms = min(n_components, 2 * len(chosen) // (1 + objective.space.n_parameters))
-        if not n_atoms:
-            continue
-        seen = objective.select(chosen)
-        if len(fit.theta):
-            fit = descend_fully(seen, fit.theta)
-        while len(fit.theta) < n_atoms and not is_explained(seen, fit, rng):
-            fit = iterate(seen, fit, n_components, rng)
-            fit = descend_fully(seen, fit.theta, fit.weights)
-        objective.n_evaluations += seen.n_evaluations
-    while len(fit.theta) < n_components:
-        fit = iterate(objective, fit, n_components, rng)
-    fit = descend_fully(objective, fit.theta, fit.weights)
-    return swap_atoms(objective, fit, rng, until_explained=False)
-
-
-def _frequencies_of_scales(objective: Objective, variances: Array) -> list[npt.NDArray[np.intp]]:
-    """Positions of the frequencies of each scale, from the widest one; the last has all."""
-    widest_first = np.argsort(-variances.sum(axis=1), kind="stable")
-    radii = np.sqrt(variances[widest_first[:-1]] @ objective.omega**2)
-    chosen = [np.flatnonzero(each <= _RADIUS) for each in radii]
-    return [*chosen, np.arange(objective.n_frequencies)]

@@ -29,6 +29,7 @@ from dask_sketch.validation.tables import require_names
 _NUMBERS, _MIN_ATOMS, _MAX_ATOMS = 2_000_000, 200, 2_000
 _FAR_NUMBERS = 4_000_000  # atoms in the range of the data times frequencies, at most
 _ASCENTS = 7  # ascents from the best of the random atoms, beside the one from the center
+_ASCENTS_PER_ATOM = 4  # the same, for each of several atoms
 # Step 5 moves the atom on at once, so that the last digits of this maximum are of no use.
 _STOP = StoppingRule(tolerance=1e-6, n_iterations=200)
 _POINTS = 20_000  # points sampled from a pilot mixture of another number of components
@@ -187,18 +188,55 @@ def find_atom(objective: Objective, residual: Complex, rng: np.random.Generator)
     theta
         Parameters of one atom, shape (n_parameters,).
     """
-    center = objective.space.random_atoms(rng, 1)
     if not any(part.any() for part in residual):
-        return np.asarray(center[0])
+        return np.asarray(objective.space.random_atoms(rng, 1)[0])
+    atoms, values = _ascend_from_best(objective, residual, rng, _ASCENTS)
+    return np.asarray(atoms[values.argmax()])
+
+
+def find_atoms(
+    objective: Objective, residual: Complex, rng: np.random.Generator, n_atoms: int
+) -> Array:
+    """Local maxima of the correlation that the frequencies tell apart, as :func:`find_atom`.
+
+    Parameters
+    ----------
+    objective, residual, rng
+        Arguments of :func:`find_atom`.
+    n_atoms
+        Largest number of atoms.
+
+    Returns
+    -------
+    theta
+        Parameters of at least one atom and at most ``n_atoms``, shape (n, n_parameters).
+    """
+    if n_atoms == 1 or not any(part.any() for part in residual):
+        return find_atom(objective, residual, rng)[None]
+    n_ascents = _ASCENTS_PER_ATOM * n_atoms
+    atoms, values = _ascend_from_best(objective, residual, rng, n_ascents)
+    means = atoms[:, : objective.space.n_features]
+    resolution = 1.0 / np.sqrt(np.square(objective.omega).sum(axis=0).mean())
+    kept: list[int] = []
+    for index in np.argsort(-values, kind="stable"):
+        away = np.linalg.norm(means[kept] - means[index], axis=1)
+        if len(kept) < n_atoms and (away > resolution).all():
+            kept.append(int(index))
+    return np.asarray(atoms[kept])
+
+
+def _ascend_from_best(
+    objective: Objective, residual: Complex, rng: np.random.Generator, n_ascents: int
+) -> tuple[Array, Array]:
+    """Local maxima of the correlation from the center and from the best of random atoms."""
+    center = objective.space.random_atoms(rng, 1)
     n_atoms = min(max(_NUMBERS // objective.n_frequencies, _MIN_ATOMS), _MAX_ATOMS)
     sampled = objective.space.random_atoms(rng, n_atoms, spread_out=True)
     n_far = max(min(objective.space.n_places, _FAR_NUMBERS // objective.n_frequencies), _MIN_ATOMS)
     far = objective.space.atoms_in_range(rng.spawn(1)[0], n_far)
     sampled = np.concatenate([sampled, far])
-    best = np.argsort(-objective.correlations(sampled, residual), kind="stable")[:_ASCENTS]
-    starts = np.concatenate([center, sampled[best]])
-    atoms, values = ascend_correlation(objective, starts, residual)
-    return np.asarray(atoms[values.argmax()])
+    best = np.argsort(-objective.correlations(sampled, residual), kind="stable")[:n_ascents]
+    return ascend_correlation(objective, np.concatenate([center, sampled[best]]), residual)
 
 
 def ascend_correlation(
