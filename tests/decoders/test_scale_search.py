@@ -75,7 +75,7 @@ def test_rare_clusters_are_located_beside_heavy_ones():
     objective = Objective(sketch)
     variances = scales_of(sketch, objective)
     fit = locate_components(objective, narrow_objective(sketch), variances, 8, rng)
-    assert_found(fit, objective, centers, within=2.0)
+    assert_found(fit, objective, centers, within=5.0)
 
 
 def test_fewer_frequencies_than_means_leave_the_search_of_all_parameters():
