@@ -187,11 +187,12 @@ def decode(
         - ``"cl-ompr"``: Algorithm 1 with replacement, the default for all other mixtures: for a
           feature map without pilot rows, or with pilot rows of very different data; for a private
           sketch; and with ``bounds``, ``covariance``, ``device`` or ``merge``. Time grows with
-          ``K**2``. For maps of :meth:`FeatureMap.from_scales` the search goes from the widest scale
-          to the narrowest, which finds clusters far apart. By default, without a pilot and with at
-          most 500 parameters and 2500 frequencies, its fit is refined as by
-          ``refine="efficient"``, and the search is repeated as long as the overidentification
-          statistic is too large.
+          ``K**2``. For maps of :meth:`FeatureMap.from_scales` the search finds the means first,
+          from the widest scale to the narrowest, and then the variances; it finds clusters far
+          apart. By default, without a pilot and with at most 500 parameters and 2500 frequencies,
+          its fit is refined as by ``refine="efficient"``, and the search is repeated as long as the
+          overidentification statistic is too large. Larger fits by maps of several scales are
+          refined once, if that takes at most about 20 CPU seconds.
         - ``"cl-omp"``: Algorithm 1 without replacement, the default without ``n_components``.
         - ``"splitting"``: hierarchical splitting, Algorithm 2 of Keriven et al., for large ``K``
           and smooth densities.

@@ -32,8 +32,7 @@ _STEP = 2.0  # ratio of successive widths at which components are located
 _MAX_FREQUENCIES = 6000  # frequencies that locate components at one width
 _NEEDED = 10.0  # growth of the cost without some atoms from which all of them are needed
 _GAIN = 0.1  # fraction of the cost that replaced atoms must save
-_LARGEST_PART = 2  # at most one in two atoms is replaced at once, at least one in eight
-_SMALLEST_PART = 32
+_LARGEST_PART, _SMALLEST_PART = 2, 32  # one in two to one in 32 atoms are replaced at once
 
 
 def search_scales(

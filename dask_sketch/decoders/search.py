@@ -295,9 +295,10 @@ def _is_refined(problem: Problem) -> bool:
 
 
 def _is_affordable(problem: Problem) -> bool:
-    """Whether a fit has variances to refine, and is refined in some seconds."""
+    """Whether a fit has variances to refine, in a second or, by several scales, some seconds."""
     has_shapes = problem.model in ("gaussian", "isotropic") and not problem.merge
-    return has_shapes and _refinement_seconds(problem) <= _AFFORDABLE_SECONDS
+    affordable = _has_scales(problem) and _refinement_seconds(problem) <= _AFFORDABLE_SECONDS
+    return has_shapes and (affordable or _is_comparable(problem))
 
 
 def _is_comparable(problem: Problem) -> bool:

@@ -12,6 +12,7 @@ from dask_sketch.decoders.objectives.objective import Objective
 from dask_sketch.decoders.starts import (
     Start,
     find_atom,
+    find_atoms,
     moved_mixture,
     nearby_mixture,
     pilot_mixture,
@@ -42,6 +43,20 @@ def test_without_a_residual_the_atom_is_at_the_centre(sketch):
     atom = find_atom(objective, nothing, np.random.default_rng(0))
     expected = objective.space.random_atoms(np.random.default_rng(0), 1)[0]
     np.testing.assert_array_equal(atom, expected)
+
+
+def test_several_components_are_found_in_one_residual_each_once():
+    centers = np.array([[0.0, 0.0], [8.0, 0.0], [0.0, 9.0], [-7.0, -7.0]])
+    x = np.repeat(centers, 500, axis=0) + np.random.default_rng(1).normal(size=(2000, 2))
+    sketch = partial_sketch(x, FeatureMap(2, 200, scale=1.0))
+    objective = Objective(sketch, "known", covariance=np.eye(2))
+    atoms = find_atoms(objective, objective.target, np.random.default_rng(0), 4)
+    means, _ = objective.space.to_data_units(atoms)
+    away = np.linalg.norm(means[:, None] - centers, axis=2)
+    assert sorted(away.argmin(axis=1)) == [0, 1, 2, 3]
+    assert away.min(axis=1).max() < 1.0
+    nothing = (np.zeros(objective.n_frequencies), np.zeros(objective.n_frequencies))
+    assert len(find_atoms(objective, nothing, np.random.default_rng(0), 4)) == 1
 
 
 def test_a_start_has_the_nearest_atoms(sketch, truth):
