@@ -190,7 +190,9 @@ def find_atom(objective: Objective, residual: Complex, rng: np.random.Generator)
     """
     if not any(part.any() for part in residual):
         return np.asarray(objective.space.random_atoms(rng, 1)[0])
-    atoms, values = _ascend_from_best(objective, residual, rng, _ASCENTS)
+    center, sampled = _best_first(objective, residual, rng)
+    starts = np.concatenate([center, sampled[:_ASCENTS]])
+    atoms, values = ascend_correlation(objective, starts, residual)
     return np.asarray(atoms[values.argmax()])
 
 
@@ -213,30 +215,37 @@ def find_atoms(
     """
     if n_atoms == 1 or not any(part.any() for part in residual):
         return find_atom(objective, residual, rng)[None]
-    n_ascents = _ASCENTS_PER_ATOM * n_atoms
-    atoms, values = _ascend_from_best(objective, residual, rng, n_ascents)
-    means = atoms[:, : objective.space.n_features]
-    resolution = 1.0 / np.sqrt(np.square(objective.omega).sum(axis=0).mean())
-    kept: list[int] = []
-    for index in np.argsort(-values, kind="stable"):
-        away = np.linalg.norm(means[kept] - means[index], axis=1)
-        if len(kept) < n_atoms and (away > resolution).all():
-            kept.append(int(index))
-    return np.asarray(atoms[kept])
+    center, sampled = _best_first(objective, residual, rng)
+    starts = _apart(objective, sampled, _ASCENTS_PER_ATOM * n_atoms)
+    atoms, values = ascend_correlation(objective, np.concatenate([center, starts]), residual)
+    return _apart(objective, atoms[np.argsort(-values, kind="stable")], n_atoms)
 
 
-def _ascend_from_best(
-    objective: Objective, residual: Complex, rng: np.random.Generator, n_ascents: int
+def _best_first(
+    objective: Objective, residual: Complex, rng: np.random.Generator
 ) -> tuple[Array, Array]:
-    """Local maxima of the correlation from the center and from the best of random atoms."""
+    """An atom at the center, and atoms over the range of the data by decreasing correlation."""
     center = objective.space.random_atoms(rng, 1)
     n_atoms = min(max(_NUMBERS // objective.n_frequencies, _MIN_ATOMS), _MAX_ATOMS)
     sampled = objective.space.random_atoms(rng, n_atoms, spread_out=True)
     n_far = max(min(objective.space.n_places, _FAR_NUMBERS // objective.n_frequencies), _MIN_ATOMS)
     far = objective.space.atoms_in_range(rng.spawn(1)[0], n_far)
     sampled = np.concatenate([sampled, far])
-    best = np.argsort(-objective.correlations(sampled, residual), kind="stable")[:n_ascents]
-    return ascend_correlation(objective, np.concatenate([center, sampled[best]]), residual)
+    return center, sampled[np.argsort(-objective.correlations(sampled, residual), kind="stable")]
+
+
+def _apart(objective: Objective, theta: Array, n_atoms: int) -> Array:
+    """First atoms, at most ``n_atoms``, whose means are further apart than frequencies resolve."""
+    means = theta[:, : objective.space.n_features]
+    resolution = 1.0 / np.sqrt(np.square(objective.omega).sum(axis=0).mean())
+    kept: list[int] = []
+    for index in range(len(theta)):
+        away = np.linalg.norm(means[kept] - means[index], axis=1)
+        if (away > resolution).all():
+            kept.append(index)
+        if len(kept) == n_atoms:
+            break
+    return theta[kept]
 
 
 def ascend_correlation(
