@@ -33,6 +33,7 @@ from dask_sketch.decoders.problem import Problem, Report, Solution, require_weig
 from dask_sketch.decoders.scale_search import locate_components, search_scales
 from dask_sketch.decoders.starts import Start, find_atom, pilot_start
 from dask_sketch.decoders.swap_moves import merge_coincident, prune, swap_atoms
+from dask_sketch.decoders.unresolved_variances import off_bounds, with_known_variances
 from dask_sketch.errors import DecodeError
 from dask_sketch.validation.threads import Threads
 from dask_sketch.validation.warn import warn_user
@@ -53,8 +54,6 @@ _AFFORDABLE_SECONDS = 20.0  # expected CPU seconds of a refinement that nobody h
 _STARTS = 6  # searches scale by scale at most, as long as the refined fit is suspect
 _MAX_LOCATED = 2000  # weights and means that are found before variances, at most
 _SAME = 0.01  # relative difference of the statistics of fits that are the same
-_PRIOR_ERROR = 0.5  # relative error of the variance within components, for a component of few rows
-_KNOWN = 0.3  # standard error of a variance that is known, relative to it
 _TRUSTED = 0.5  # loss by the statistic, in nats a sample, below which a refined fit is better
 _NOISE = 0.1  # fraction of the noise level by which the cost may change by chance
 
@@ -351,10 +350,9 @@ def _refined_by_scales(
             fit = min(fit, freed, key=lambda each: each.cost)
         if fit.cost <= _NEAR * objective.noise_level:
             with contextlib.suppress(DecodeError):  # no metric: a component is far too wide
-                refined = refine_efficiently(released, fit, report, errors=True, test=True)
-                known = [_statistic(each) for each in fits]
+                refined = _refined(objective, released, fit, report)
+                known, last = [_statistic(each) for _, each in fits], _statistic(refined)
                 fits.append((fit, refined))
-                last = _statistic(fits[-1])
                 if any(abs(each - last) <= _SAME * last for each in known):
                     break
         if not fits or not is_suspect(problem.sketch, fits[-1][1].test):
@@ -363,13 +361,13 @@ def _refined_by_scales(
         return first, None
     if not fits:
         fits.append((first, refine_efficiently(released, first, report, test=True)))
-    fit, refined = min(fits, key=_statistic)
+    fit, refined = min(fits, key=lambda each: _statistic(each[1]))
     if asked:
         return refined.fit, refined
     theta = refined.fit.theta
     narrowest = problem.sketch.feature_map.min_variances if _has_scales(problem) else None
     if free:
-        theta = _with_known_variances(objective, refined, narrowest)
+        theta = with_known_variances(objective, refined, narrowest)
     else:
         theta = objective.space.clip(theta)
     clipped = replace(refined.fit, theta=theta)
@@ -380,35 +378,19 @@ def _refined_by_scales(
     return (clipped if loss < _TRUSTED else fit), refined
 
 
-def _with_known_variances(
-    objective: Objective, refined: RefinedFit, narrowest: Array | None
-) -> Array:
-    """Atoms whose variances are not far too small, unless their errors say that they are known.
-
-    A variance of few rows that is far too small costs more than all other errors. It is raised to
-    its mean with the variance of the feature within all components, as if the latter had an error
-    of a half, and to the narrowest variances (n_features,) of a map of several scales.
-    """
-    theta, d = refined.fit.theta, objective.space.n_features
-    clipped = objective.space.clip(theta)
-    if refined.standard_errors is not None and theta.shape[1] == 2 * d:
-        means, variances = objective.space.to_data_units(theta)
-        errors = refined.standard_errors[2]
-        bounded = errors <= 0.0  # a variance that its bound holds has no error
-        errors = np.where(bounded, np.inf, errors)
-        known = errors < _KNOWN * variances
-        within = np.average(objective.space.to_data_units(clipped)[1], 0, refined.fit.weights)
-        precision, of_within = errors**-2, (_PRIOR_ERROR * within) ** -2
-        raised = (precision * variances + of_within * within) / (precision + of_within)
-        raised = np.maximum(raised, 0.0 if narrowest is None else narrowest)
-        wider = objective.space.from_data_units(means, np.maximum(variances, raised))
-        clipped[:, d:] = np.where(known, theta[:, d:], objective.space.clip(wider)[:, d:])
-    return clipped
+def _refined(objective: Objective, released: Objective, fit: Fit, report: Report) -> RefinedFit:
+    """Refined fit, the better one of two if least squares leave variances at their bound."""
+    refined = refine_efficiently(released, fit, report, errors=True, test=True)
+    start = off_bounds(objective, fit)
+    if start is fit:
+        return refined
+    other = refine_efficiently(released, start, report, errors=True, test=True)
+    return min(refined, other, key=_statistic)
 
 
-def _statistic(each: tuple[Fit, RefinedFit]) -> float:
-    assert each[1].overidentification is not None  # it was asked for
-    return each[1].overidentification.statistic
+def _statistic(refined: RefinedFit) -> float:
+    assert refined.overidentification is not None  # it was asked for
+    return refined.overidentification.statistic
 
 
 def _warn_of_thin_components(variances: Array, data: Array) -> None:
