@@ -293,6 +293,12 @@ def select_model(
     """
     if criterion is not None and criterion not in CRITERIA:
         raise InputError(f"criterion={criterion!r}: choose one of {', '.join(CRITERIA)}.")
+    if "covariance_type" in options:
+        raise InputError(
+            f"covariance_type={options['covariance_type']!r}: give the types to compare as "
+            "covariance_types.",
+            parameter="covariance_type",
+        )
     require_keywords(select_model, options, inspect.signature(decode).parameters, "decode")
     if isinstance(models, Sketch):
         return _select_from_sketch(

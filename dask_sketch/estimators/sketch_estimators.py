@@ -144,11 +144,13 @@ class SketchEstimator(VersionedPickle, BaseEstimator, ABC):
 
     @restores_on_error
     def _learn(self, x: Any, sample_weight: Any, *, fresh: bool) -> Any:
-        auto = self._selects and getattr(self, self._size) == "auto"
-        if auto:
-            n_components = _MAX_AUTO
-        else:
-            n_components = require_integer(self._size, getattr(self, self._size), 1)
+        size = getattr(self, self._size)
+        auto = self._selects and size == "auto"
+        if self._selects and isinstance(size, str) and not auto:
+            raise InputError(
+                f"{self._size}={size!r}: give a number, or 'auto'.", parameter=self._size
+            )
+        n_components = _MAX_AUTO if auto else require_integer(self._size, size, 1)
         require_nan_policy(self.nan_policy)
         if is_lazy(x):
             rows = weights = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -287,6 +287,11 @@ def levels_of_columns(
             )
         chosen = [name for name in columns if isinstance(dtypes[name], pd.CategoricalDtype)]
         given = dict.fromkeys(chosen)
+    elif not isinstance(given, Iterable):
+        raise InputError(
+            f"categories={given!r}: give 'dtype', a list of columns, or their levels.",
+            parameter="categories",
+        )
     elif not isinstance(given, Mapping):
         given = dict.fromkeys(given)
     out: dict[Hashable, Levels] = {}

@@ -242,6 +242,7 @@ def test_a_selection_has_a_table_and_a_picture() -> None:
         ({"n_components": []}, "n_components"),
         ({"n_components": [0]}, "n_components=0"),
         ({"covariance_types": ["round"]}, "covariance_types="),
+        ({"covariance_type": ["full"]}, r"covariance_type=\['full'\].* covariance_types"),
         ({"n_components": [2], "model": "dirac"}, "model='dirac'"),
         ({"start": random_mixture(2, 4)}, "start"),
     ],

@@ -434,6 +434,14 @@ def test_labels_of_a_mixture_are_predictions():
     assert pickle.loads(pickle.dumps(found)).n_components == 2
 
 
+def test_a_number_of_components_in_words_is_refused():
+    x = np.zeros((50, 2))
+    with pytest.raises(InputError, match="n_components='three': give a number, or 'auto'"):
+        SketchGaussianMixture("three").fit(x)
+    with pytest.raises(InputError, match="n_clusters='three'"):
+        SketchKMeans("three").fit(x)
+
+
 @pytest.mark.slow
 def test_the_number_of_components_is_found():
     x = random_mixture(2, 2, seed=3).sample(5000, seed=4)

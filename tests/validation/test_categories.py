@@ -82,6 +82,8 @@ def test_levels_are_taken_from_types_where_these_state_them():
     for name in ("t", "n"):
         with pytest.raises(InputError, match=rf"categories.*'{name}'"):
             levels_of_columns({name: None}, names, frame.dtypes, "x")
+    with pytest.raises(InputError, match="categories=True: give 'dtype'"):
+        levels_of_columns(True, names, frame.dtypes, "x")
 
 
 @pytest.mark.parametrize("value", [-1.0, 3.0, 0.5])
