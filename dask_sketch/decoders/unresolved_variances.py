@@ -45,11 +45,12 @@ def off_bounds(objective: Objective, fit: Fit) -> Fit:
 def with_known_variances(
     objective: Objective, refined: RefinedFit, narrowest: Array | None
 ) -> Array:
-    """Atoms whose variances are not far too small, unless their errors say that they are known.
+    """Atoms whose variances are within their bounds, unless their errors say that they are known.
 
-    A variance of few rows that is far too small costs more than all other errors. It is raised to
+    A variance of few rows that is far too small costs more than all other errors. By a map of
+    several scales, whose narrowest one may be far below the components of the data, it is raised to
     its mean with the variance of the feature within all components, as if the latter had an error
-    of a half, and to the narrowest variances.
+    of a half, and to the narrowest variance.
 
     Parameters
     ----------
@@ -71,12 +72,13 @@ def with_known_variances(
         return clipped
     means, variances = objective.space.to_data_units(theta)
     errors = refined.standard_errors[2]
-    errors = np.where(errors > 0.0, errors, np.inf)  # a variance that its bound holds has no error
+    if narrowest is not None:
+        errors = np.where(errors > 0.0, errors, np.inf)  # a bound that holds one leaves no error
+        within = np.average(variances, axis=0, weights=refined.fit.weights)
+        precision, of_within = errors**-2, (_PRIOR_ERROR * within) ** -2
+        raised = (precision * variances + of_within * within) / (precision + of_within)
+        raised = np.maximum(variances, np.maximum(raised, narrowest))
+        clipped = objective.space.clip(objective.space.from_data_units(means, raised))
     known = errors < _KNOWN * variances
-    within = np.average(variances, axis=0, weights=refined.fit.weights)
-    precision, of_within = errors**-2, (_PRIOR_ERROR * within) ** -2
-    raised = (precision * variances + of_within * within) / (precision + of_within)
-    raised = np.maximum(raised, 0.0 if narrowest is None else narrowest)
-    wider = objective.space.from_data_units(means, np.maximum(variances, raised))
-    clipped[:, d:] = np.where(known, theta[:, d:], wider[:, d:])
+    clipped[:, d:] = np.where(known, theta[:, d:], clipped[:, d:])
     return clipped

@@ -75,7 +75,9 @@ def test_variances_without_an_error_are_raised_and_known_ones_stay(objective, fi
     refined = replace(
         refined, fit=replace(refined.fit, theta=theta), standard_errors=(weights, means, held)
     )
-    raised = with_known_variances(objective, refined, None)
-    assert 0.4 * theta[0, 3] < raised[1, 3] < theta[0, 3]
+    raised = with_known_variances(objective, refined, np.full(2, 0.01))
+    assert 0.4 * theta[0, 3] < raised[1, 3] < 1.1 * theta[0, 3]
     wide = with_known_variances(objective, refined, np.full(2, 5.0))
     assert objective.space.to_data_units(wide)[1][1, 1] == pytest.approx(5.0)
+    plain = with_known_variances(objective, refined, None)  # a map of one scale
+    np.testing.assert_array_equal(plain, theta)
