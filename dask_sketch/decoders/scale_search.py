@@ -96,10 +96,10 @@ def locate_components(
 
     Few low frequencies determine the means of many components, but not their variances: with both,
     64 components of 12 features fit the noise of a wide scale better than the true ones do, and no
-    later scale leads away from them. Here all components have the narrowest variances at first. At
-    each width, the better of the components of the wider one and of a hierarchical splitting has
-    its superfluous components replaced. Every width gives a candidate for the descent of means and
-    variances with all frequencies, of which the best is returned.
+    later scale leads away from them. This search gives all components the narrowest variances at
+    first. At each width it takes the better fit of two, a hierarchical splitting and a descent from
+    the components of the wider width, and replaces the superfluous components. From every width it
+    descends to means and variances with all frequencies, and it returns the best of these fits.
 
     Of 64 clusters of 12 features, 30 standard deviations apart, :func:`search_scales` found two, in
     76 CPU seconds, and this search found all, in 20; also the rare ones among them, of 31 rows

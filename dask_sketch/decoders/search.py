@@ -100,7 +100,7 @@ def search_atoms(
 
     objective = problem.objective(threads)
     located = None
-    if coarse and _is_located(problem):
+    if coarse and _finds_means_first(problem):
         located = _locate(problem, objective, threads, rng.spawn(1)[0])
         report(located.cost)
         if is_explained(objective, located, rng.spawn(1)[0]):
@@ -124,8 +124,8 @@ def _by_scales(problem: Problem, objective: Objective, rng: np.random.Generator)
     return search_scales(objective, variances, problem.required_size, rng)
 
 
-def _is_located(problem: Problem) -> bool:
-    """Whether means are found first; 64 of 50 features were not, in over 800 CPU seconds."""
+def _finds_means_first(problem: Problem) -> bool:
+    """Whether means are found before variances; 64 of 50 features were not, in 800 CPU seconds."""
     if not _has_scales(problem):
         return False
     return problem.required_size * (1 + problem.n_features) <= _MAX_LOCATED
@@ -134,10 +134,10 @@ def _is_located(problem: Problem) -> bool:
 def _locate(
     problem: Problem, objective: Objective, threads: Threads, rng: np.random.Generator
 ) -> Fit:
-    features = problem.sketch.feature_map
-    narrow = replace(
-        problem, model="known", covariance_type="diag", covariance=np.diag(features.min_variances)
-    )
+    features, covariance = problem.sketch.feature_map, problem.covariance
+    if problem.model != "known":
+        covariance = np.diag(features.min_variances)
+    narrow = replace(problem, model="known", covariance_type="diag", covariance=covariance)
     variances = features.distribution_variances / objective.space.scale**2
     return locate_components(
         objective, narrow.objective(threads), variances, problem.required_size, rng
@@ -338,7 +338,7 @@ def _refined_by_scales(
     for number in range(_STARTS if _is_comparable(problem) else 1):
         if number:
             rng = np.random.default_rng((problem.seed, problem.replicates + number - 1))
-            if number % 2 == 0 and _is_located(problem):
+            if number % 2 == 0 and _finds_means_first(problem):
                 fit = _locate(problem, objective, threads, rng)
             else:
                 run = partial(_by_scales, problem, rng=rng)
@@ -365,9 +365,9 @@ def _refined_by_scales(
     if asked:
         return refined.fit, refined
     theta = refined.fit.theta
-    narrowest = problem.sketch.feature_map.min_variances if _has_scales(problem) else None
     if free:
-        theta = with_known_variances(objective, refined, narrowest)
+        several = _has_scales(problem)
+        theta = with_known_variances(objective, refined, several_scales=several)
     else:
         theta = objective.space.clip(theta)
     clipped = replace(refined.fit, theta=theta)

@@ -43,14 +43,14 @@ def off_bounds(objective: Objective, fit: Fit) -> Fit:
 
 
 def with_known_variances(
-    objective: Objective, refined: RefinedFit, narrowest: Array | None
+    objective: Objective, refined: RefinedFit, *, several_scales: bool
 ) -> Array:
     """Atoms whose variances are within their bounds, unless their errors say that they are known.
 
     A variance of few rows that is far too small costs more than all other errors. By a map of
     several scales, whose narrowest one may be far below the components of the data, it is raised to
     its mean with the variance of the feature within all components, as if the latter had an error
-    of a half, and to the narrowest variance.
+    of a half.
 
     Parameters
     ----------
@@ -58,8 +58,8 @@ def with_known_variances(
         Atoms and their bounds.
     refined
         Fit, with standard errors if variances are to be raised.
-    narrowest
-        Variances (n_features,) of the narrowest scale of a map of several scales, else None.
+    several_scales
+        Whether the feature map has several scales, and was made without data.
 
     Returns
     -------
@@ -72,13 +72,13 @@ def with_known_variances(
         return clipped
     means, variances = objective.space.to_data_units(theta)
     errors = refined.standard_errors[2]
-    if narrowest is not None:
+    if several_scales:
         errors = np.where(errors > 0.0, errors, np.inf)  # a bound that holds one leaves no error
         within = np.average(variances, axis=0, weights=refined.fit.weights)
         precision, of_within = errors**-2, (_PRIOR_ERROR * within) ** -2
         raised = (precision * variances + of_within * within) / (precision + of_within)
-        raised = np.maximum(variances, np.maximum(raised, narrowest))
-        clipped = objective.space.clip(objective.space.from_data_units(means, raised))
+        raised = objective.space.from_data_units(means, np.maximum(variances, raised))
+        clipped = objective.space.clip(raised)
     known = errors < _KNOWN * variances
     clipped[:, d:] = np.where(known, theta[:, d:], clipped[:, d:])
     return clipped

@@ -386,8 +386,8 @@ class FeatureMap:
 
         Components of the smallest scale have 40 % of the frequencies. The others are divided among
         scales up to the largest one, each about four times the one before, by which
-        :func:`~dask_sketch.decode` finds the components from the widest scale to the narrowest.
-        Where rows are at hand, :func:`~dask_sketch.design` is better.
+        :func:`~dask_sketch.decode` finds the means, from the widest scale to the narrowest, and
+        then the variances. Where rows are at hand, :func:`~dask_sketch.design` is better.
 
         Parameters
         ----------
