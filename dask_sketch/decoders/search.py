@@ -379,13 +379,13 @@ def _refined_by_scales(
 
 
 def _refined(objective: Objective, released: Objective, fit: Fit, report: Report) -> RefinedFit:
-    """Refined fit, the better one of two if least squares leave variances at their bound."""
-    refined = refine_efficiently(released, fit, report, errors=True, test=True)
-    start = off_bounds(objective, fit)
-    if start is fit:
-        return refined
-    other = refine_efficiently(released, start, report, errors=True, test=True)
-    return min(refined, other, key=_statistic)
+    """Refined fit, the best one of several if least squares or it leave variances at a bound."""
+    found = [refine_efficiently(released, fit, report, errors=True, test=True)]
+    for space, held in ((objective, fit), (released, found[0].fit)):
+        start = off_bounds(space, held)
+        if start is not held:
+            found.append(refine_efficiently(released, start, report, errors=True, test=True))
+    return min(found, key=_statistic)
 
 
 def _statistic(refined: RefinedFit) -> float:

@@ -14,7 +14,9 @@ from dask_sketch.decoders.objectives.objective import Objective
 from dask_sketch.decoders.unresolved_variances import off_bounds, with_known_variances
 
 
-@pytest.mark.parametrize(("seed", "refine"), [(4, None), (7, None), (4, "efficient")])
+@pytest.mark.parametrize(
+    ("seed", "refine"), [(4, None), (7, None), (4, "efficient"), (7, "efficient")]
+)
 def test_rare_clusters_are_no_narrower_than_they_are(seed, refine):
     """The map says 0.3 for the narrowest; least squares leave a variance of 0.01 of its scale."""
     centers = np.random.default_rng(seed).uniform(-30.0, 30.0, (4, 6))
