@@ -83,7 +83,7 @@ def test_variances_without_an_error_are_raised_and_known_ones_stay(objective, fi
     np.testing.assert_array_equal(plain, theta)
 
 
-@pytest.mark.filterwarnings("default:the mixture has .* in feature 2")
+@pytest.mark.filterwarnings("ignore:the mixture has .* in feature 2")
 @pytest.mark.parametrize("deviation", [0.0, 0.01])
 def test_a_feature_far_thinner_than_the_narrowest_scale_stays_thin(deviation):
     rng = np.random.default_rng(0)
