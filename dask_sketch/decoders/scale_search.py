@@ -32,6 +32,7 @@ _STEP = 2.0  # ratio of successive widths at which components are located
 _MAX_FREQUENCIES = 6000  # frequencies that locate components at one width
 _NEEDED = 10.0  # growth of the cost without some atoms from which all of them are needed
 _GAIN = 0.1  # fraction of the cost that replaced atoms must save
+_MAX_ROUNDS = 30  # rounds of replacement; points, whose cost falls without end, need this bound
 _LARGEST_PART, _SMALLEST_PART = 2, 32  # one in two to one in 32 atoms are replaced at once
 
 
@@ -186,7 +187,9 @@ def _replace_superfluous(
     """
     n_components, all_needed = len(fit.theta), True
     part = _LARGEST_PART
-    while part <= _SMALLEST_PART:
+    for _ in range(_MAX_ROUNDS):
+        if part > _SMALLEST_PART:
+            break
         remaining = n_components - max(n_components // part, 1)
         fewer = converge(objective, descend(objective, prune(objective, fit, remaining)))
         if fewer.cost > _NEEDED * fit.cost:

@@ -280,18 +280,15 @@ def levels_of_columns(
         return {}
     if isinstance(given, Categories):
         return given.of_columns(columns)
-    if isinstance(given, str):
-        if given != FROM_DTYPES:
-            raise InputError(
-                f"categories={given!r}: give 'dtype', a list of columns, or their levels."
-            )
-        chosen = [name for name in columns if isinstance(dtypes[name], pd.CategoricalDtype)]
-        given = dict.fromkeys(chosen)
-    elif not isinstance(given, Iterable):
+    is_text = isinstance(given, str)
+    if given != FROM_DTYPES if is_text else not isinstance(given, Iterable):
         raise InputError(
             f"categories={given!r}: give 'dtype', a list of columns, or their levels.",
             parameter="categories",
         )
+    if is_text:
+        chosen = [name for name in columns if isinstance(dtypes[name], pd.CategoricalDtype)]
+        given = dict.fromkeys(chosen)
     elif not isinstance(given, Mapping):
         given = dict.fromkeys(given)
     out: dict[Hashable, Levels] = {}
