@@ -206,9 +206,14 @@ def descend_fully(objective: Objective, theta: Array, weights: Array | None = No
 
 def _bounds(objective: Objective, n_atoms: int) -> tuple[Array, Array]:
     """Bounds (P,) of all weights and parameters."""
+    shape = n_atoms, objective.space.n_parameters
+    lower, upper = (
+        np.broadcast_to(each, shape).ravel()
+        for each in (objective.space.lower, objective.space.upper)
+    )
     return (
-        np.concatenate([np.zeros(n_atoms), np.tile(objective.space.lower, n_atoms)]),
-        np.concatenate([np.full(n_atoms, _MAX_WEIGHT), np.tile(objective.space.upper, n_atoms)]),
+        np.concatenate([np.zeros(n_atoms), lower]),
+        np.concatenate([np.full(n_atoms, _MAX_WEIGHT), upper]),
     )
 
 

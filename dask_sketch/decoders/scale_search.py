@@ -7,6 +7,9 @@ one is almost orthogonal to the sketch of the others. Neither search is in the p
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
@@ -124,30 +127,79 @@ def locate_components(
     fit
         Local minimum of ``K`` atoms with all frequencies, whose weights are not normalised.
     """
-    best, located = None, None
-    for chosen in _frequencies_of_widths(narrow, variances):
-        if 2 * len(chosen) < n_components * (1 + narrow.space.n_parameters):
-            continue
-        seen = narrow.select(chosen)
-        fits = [hierarchical_splitting(seen, n_components, rng, lambda cost: None)]
-        if located is not None:
-            moved = descend_fully(seen, located.theta, located.weights)
-            fits.append(swap_atoms(seen, moved, rng))
-        located = min(fits, key=lambda each: each.cost)
-        all_needed = False
-        if located.cost < seen.unit and n_components > 1:
-            located, all_needed = _replace_superfluous(seen, located, rng)
-        theta = _released(objective, narrow, located.theta)
-        released = descend(objective, theta, located.weights, LONG_APPROACH)
-        objective.n_evaluations += seen.n_evaluations
+    best = None
+    for located in located_by_width(narrow, variances, n_components, rng):
+        theta = released_atoms(objective, narrow, located.fit.theta)
+        released = descend(objective, theta, located.fit.weights, LONG_APPROACH)
+        objective.n_evaluations += located.seen.n_evaluations
         if best is None or released.cost < best.cost:
             best = released
-        if all_needed and is_explained(objective, best, rng):
+        if located.all_needed and is_explained(objective, best, rng):
             break
     if best is None:
         return search_scales(objective, variances, n_components, rng)
     best = descend_fully(objective, best.theta, best.weights)
     return swap_atoms(objective, best, rng, until_explained=False)
+
+
+@dataclass(frozen=True)
+class Located:
+    """Fit of components of the narrowest variances at one width.
+
+    Attributes
+    ----------
+    seen
+        Objective of the frequencies of the width.
+    fit
+        Fit to them.
+    all_needed
+        Whether no component is superfluous.
+    """
+
+    seen: Objective
+    fit: Fit
+    all_needed: bool
+
+
+def located_by_width(
+    narrow: Objective, variances: Array, n_components: int, rng: np.random.Generator
+) -> Iterator[Located]:
+    """Locate components of the narrowest variances, width by width, from the widest one.
+
+    At each width, the better fit of a hierarchical splitting and of a descent from the components
+    of the wider width is taken, and superfluous components are replaced.
+
+    Parameters
+    ----------
+    narrow, variances, n_components, rng
+        Arguments of :func:`locate_components`.
+    """
+    fit: Fit | None = None
+    for seen in objectives_of_widths(narrow, variances, n_components):
+        fits = [hierarchical_splitting(seen, n_components, rng, lambda cost: None)]
+        if fit is not None:
+            moved = descend_fully(seen, fit.theta, fit.weights)
+            fits.append(swap_atoms(seen, moved, rng))
+        fit, all_needed = min(fits, key=lambda each: each.cost), False
+        if fit.cost < seen.unit and n_components > 1:
+            fit, all_needed = replace_superfluous(seen, fit, rng)
+        yield Located(seen, fit, all_needed)
+
+
+def objectives_of_widths(
+    objective: Objective, variances: Array, n_components: int
+) -> Iterator[Objective]:
+    """Objectives of the frequencies of each width, from the widest scale to the narrowest one.
+
+    Parameters
+    ----------
+    objective, variances, n_components
+        Arguments of :func:`locate_components`. Widths of fewer numbers than parameters are left
+        out.
+    """
+    for chosen in _frequencies_of_widths(objective, variances):
+        if 2 * len(chosen) >= n_components * (1 + objective.space.n_parameters):
+            yield objective.select(chosen)
 
 
 def _frequencies_of_widths(objective: Objective, variances: Array) -> list[npt.NDArray[np.intp]]:
@@ -164,19 +216,36 @@ def _frequencies_of_widths(objective: Objective, variances: Array) -> list[npt.N
     return found
 
 
-def _released(objective: Objective, narrow: Objective, theta: Array) -> Array:
-    """Atoms of an objective with the means and the variances of narrow ones."""
+def released_atoms(objective: Objective, narrow: Objective, theta: Array) -> Array:
+    """Atoms of an objective with the means and the variances of narrow ones.
+
+    Parameters
+    ----------
+    objective, narrow
+        Arguments of :func:`locate_components`.
+    theta
+        Atoms of the latter, shape (K, n_features).
+    """
     means, variances = narrow.space.to_data_units(theta)
     return objective.space.clip(objective.space.from_data_units(means, variances))
 
 
-def _replace_superfluous(
+def replace_superfluous(
     objective: Objective, fit: Fit, rng: np.random.Generator
 ) -> tuple[Fit, bool]:
     """Replace atoms that are hardly missed by atoms that the residual shows, many at once.
 
     Two atoms that share a heavy cluster save more than the noise of its variance, but less than
     rare clusters do.
+
+    Parameters
+    ----------
+    objective
+        Atoms and cost.
+    fit
+        Local minimum of several atoms.
+    rng
+        Random number generator.
 
     Returns
     -------

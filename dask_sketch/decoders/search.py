@@ -34,6 +34,7 @@ from dask_sketch.decoders.scale_search import locate_components, search_scales
 from dask_sketch.decoders.starts import Start, find_atom, pilot_start
 from dask_sketch.decoders.swap_moves import merge_coincident, prune, swap_atoms
 from dask_sketch.decoders.unresolved_variances import off_bounds, with_known_variances
+from dask_sketch.decoders.window_search import locate_by_windows
 from dask_sketch.errors import DecodeError
 from dask_sketch.validation.threads import Threads
 from dask_sketch.validation.warn import warn_user
@@ -52,7 +53,7 @@ _FEW_STEPS = StoppingRule(tolerance=1e-3, n_iterations=30)
 _SCALE_TIME = 3.0  # time of searches for maps of several scales, in that of others
 _AFFORDABLE_SECONDS = 20.0  # expected CPU seconds of a refinement that nobody has asked for
 _STARTS = 6  # searches scale by scale at most, as long as the refined fit is suspect
-_MAX_LOCATED = 2000  # weights and means that are found before variances, at most
+_MAX_LOCATED = 2000  # weights and means that are found at once, at most
 _SAME = 0.01  # relative difference of the statistics of fits that are the same
 _TRUSTED = 0.5  # loss by the statistic, in nats a sample, below which a refined fit is better
 _NOISE = 0.1  # fraction of the noise level by which the cost may change by chance
@@ -125,10 +126,14 @@ def _by_scales(problem: Problem, objective: Objective, rng: np.random.Generator)
 
 
 def _finds_means_first(problem: Problem) -> bool:
-    """Whether means are found before variances; 64 of 50 features were not, in 800 CPU seconds."""
-    if not _has_scales(problem):
-        return False
-    return problem.required_size * (1 + problem.n_features) <= _MAX_LOCATED
+    """Whether means are found before variances, at once or window by window."""
+    has_windows = problem.sketch.feature_map.distribution == "sparse-windows"
+    return _has_scales(problem) and (has_windows or not _is_large(problem))
+
+
+def _is_large(problem: Problem) -> bool:
+    """Whether means are too many to be found at once; 64 of 50 features took 800 CPU seconds."""
+    return problem.required_size * (1 + problem.n_features) > _MAX_LOCATED
 
 
 def _locate(
@@ -139,9 +144,8 @@ def _locate(
         covariance = np.diag(features.min_variances)
     narrow = replace(problem, model="known", covariance_type="diag", covariance=covariance)
     variances = features.distribution_variances / objective.space.scale**2
-    return locate_components(
-        objective, narrow.objective(threads), variances, problem.required_size, rng
-    )
+    locate = locate_by_windows if _is_large(problem) else locate_components
+    return locate(objective, narrow.objective(threads), variances, problem.required_size, rng)
 
 
 def _from_pilot(problem: Problem, objective: Objective, fit: Fit) -> Fit:

@@ -23,7 +23,7 @@ from dask_sketch.features.frequencies import (
     sampled_frequencies,
     stored_frequencies,
 )
-from dask_sketch.features.frequency_distributions import importance_weights
+from dask_sketch.features.frequency_distributions import WINDOW, importance_weights
 from dask_sketch.features.frequency_pairs import n_blocks_of_pairs
 from dask_sketch.features.pilot import Pilot
 from dask_sketch.features.scale import ScaleFit
@@ -33,8 +33,8 @@ from dask_sketch.validation.choices import DISTRIBUTIONS, STRUCTURED
 from dask_sketch.validation.tables import distinct_names, shorten
 
 # Of maps of several scales: ratio of two scales at most, and fraction of the frequencies that
-# resolve the smallest components.
-_SCALE_STEP, _SMALLEST_WEIGHT = 4.0, 0.4
+# resolve the smallest components, without windows of features and with them
+_SCALE_STEP, _SMALLEST_WEIGHT, _SMALLEST_OF_WINDOWS = 4.0, 0.4, 0.5
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -64,9 +64,9 @@ class FeatureMap:
         Weights of such a mixture, shape (n_distributions,); divided by their sum. Equal by default.
     distribution
         Frequency distribution: ``"adapted-radius"`` (eq. 17; the default), ``"sparse-radius"``,
-        ``"sparse-sums"``, ``"folded-gaussian"``, ``"gaussian"``, ``"gaussian-marginals"``,
-        ``"gaussian-pairs"`` or ``"clustering"`` (Gribonval et al. 2017, eq. 40, with
-        :attr:`feature_weights`); see
+        ``"sparse-windows"``, ``"sparse-sums"``, ``"folded-gaussian"``, ``"gaussian"``,
+        ``"gaussian-marginals"``, ``"gaussian-pairs"`` or ``"clustering"`` (Gribonval et al. 2017,
+        eq. 40, with :attr:`feature_weights`); see
         :func:`dask_sketch.features.frequency_distributions.sample_frequencies`.
     seed
         Seed of the random frequencies, ``>= 0``.
@@ -384,10 +384,13 @@ class FeatureMap:
     ) -> FeatureMap:
         """Make a map without data, for clusters at any distance.
 
-        Components of the smallest scale have 40 % of the frequencies. The others are divided among
-        scales up to the largest one, each about four times the one before, by which
-        :func:`~dask_sketch.decode` finds the means, from the widest scale to the narrowest, and
-        then the variances. Where rows are at hand, :func:`~dask_sketch.design` is better.
+        Components of the smallest scale have 40 % of the frequencies, 50 % with more than twelve
+        features. The others are divided among scales up to the largest one, each about four times
+        the one before, by which :func:`~dask_sketch.decode` finds the means, from the widest scale
+        to the narrowest, and then the variances. Many components of more than twelve features are
+        found in the first twelve, and then in the others, some features at a time: begin with
+        features in which the components differ. Where rows are at hand,
+        :func:`~dask_sketch.design` is better.
 
         Parameters
         ----------
@@ -427,14 +430,16 @@ class FeatureMap:
         steps = math.ceil(np.log(high / low).max() / math.log(_SCALE_STEP) - 1e-9)
         fractions = np.linspace(0.0, 1.0, steps + 1)[:, None]
         scales = low * (high / low) ** fractions
-        scale_weights = np.full(steps + 1, (1.0 - _SMALLEST_WEIGHT) / max(steps, 1))
-        scale_weights[0] = _SMALLEST_WEIGHT
+        has_windows = d > WINDOW
+        weight = _SMALLEST_OF_WINDOWS if has_windows else _SMALLEST_WEIGHT
+        scale_weights = np.full(steps + 1, (1.0 - weight) / max(steps, 1))
+        scale_weights[0] = weight
         return cls(
             d,
             n_frequencies,
             covariances=scales**2,
             covariance_weights=scale_weights,
-            distribution="sparse-radius",
+            distribution="sparse-windows" if has_windows else "sparse-radius",
             seed=seed,
             dtype=dtype,
             feature_names=None if feature_names is None else tuple(feature_names),

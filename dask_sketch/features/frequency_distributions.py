@@ -16,6 +16,12 @@ by efficient refinement -7.75 against -7.61 and -7.17 against -6.97. It also tol
 is wrong by a third in either direction. With four features or fewer the two distributions are the
 same.
 
+``sparse-windows`` is the same for maps of many features that are made without data, which a decoder
+searches window by window: a fifth of the frequencies have their features in the first of the
+windows of :func:`feature_windows`, and two fifths in the others, in equal parts. The rest have
+features at random, since no frequency of a window says how features of different windows depend on
+each other.
+
 ``sparse-sums``, which is not either: groups of 32 frequencies ``u_i + v_j`` and ``u_i - v_j`` of
 eight base frequencies, each of the adapted radius over ``sqrt(2)`` in a direction of at most two
 features. They are as good as ``sparse-radius``: for five decoded mixtures, -7.39 against -7.40 by
@@ -51,6 +57,13 @@ from dask_sketch.validation.choices import DISTRIBUTIONS
 # Features of one direction of sparse-radius. Three are worse than five by least squares, and five
 # are worse than three by efficient refinement; with one or two, dependence of features is lost.
 FEW = 4
+# Features of a window of sparse-windows, and how many of them are not in the window before. Where
+# six are not, the others do not tell apart 64 clusters, ten standard deviations apart in all of 50
+# features.
+WINDOW, _SHIFT = 12, 4
+# Cumulative fractions of the frequencies of sparse-windows, with any features and in the first
+# window, and one over the fraction of the others.
+_ANY_FEATURES, _FIRST_WINDOW, _OTHERS = 0.4, 0.6, 2.5
 # Frequencies for each feature from which sparse-sums are as good: at 10, a feature is in too few
 # base frequencies, which costs 0.2 to 0.4 in ln KL (d=30, K=1).
 _MANY = 20
@@ -200,6 +213,7 @@ def sample_frequencies(
     distribution
         Frequency distribution: ``"adapted-radius"``; ``"sparse-radius"`` (the adapted radius in
         directions of at most four features, for mixtures with diagonal covariances);
+        ``"sparse-windows"`` (the same, but 60 % of them have features of one window);
         ``"sparse-sums"`` (nearly the same, from sums and differences of a few base frequencies,
         which are faster to sketch); ``"folded-gaussian"`` (radius ``|N(0, 1)|``); ``"gaussian"``
         (``omega ~ N(0, Sigma**-1)``: features with a Gaussian kernel of covariance ``Sigma``);
@@ -255,13 +269,50 @@ def sample_frequencies(
         elif distribution == "clustering":
             radius = clustering_radius(rng.random(n_frequencies), uniform, normal.shape[1])
         else:
-            assert distribution in ("adapted-radius", "sparse-radius"), distribution
+            radii = ("adapted-radius", "sparse-radius", "sparse-windows")
+            assert distribution in radii, distribution
             radius = adapted_radius(uniform)
         if distribution == "sparse-radius":
             order = rng.random(normal.shape).argsort(axis=1)
             normal[order >= FEW] = 0.0
+        elif distribution == "sparse-windows":  # features outside of the window have last ranks
+            ranked = rng.random(normal.shape) + _outside_of_windows(rng, normal.shape)
+            normal[ranked.argsort(axis=1).argsort(axis=1) >= FEW] = 0.0
         normal *= (radius / np.linalg.norm(normal, axis=1))[:, None]
     return np.ascontiguousarray((normal / np.sqrt(chosen)).T)
+
+
+def feature_windows(n_features: int) -> NDArray[np.intp]:
+    """Windows of neighbouring features, each of which shares features with the one before.
+
+    Parameters
+    ----------
+    n_features
+        Number of features; one window has them all if they are no more than ``WINDOW``.
+
+    Returns
+    -------
+    windows
+        Numbers of the features of each window, shape (n_windows, min(WINDOW, n_features)).
+
+    Examples
+    --------
+    >>> feature_windows(20)[:, [0, -1]].tolist()
+    [[0, 11], [4, 15], [8, 19]]
+    """
+    size = min(WINDOW, n_features)
+    starts = np.unique(np.minimum(np.arange(0, n_features, _SHIFT), n_features - size))
+    return starts[:, None] + np.arange(size)
+
+
+def _outside_of_windows(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+    """Whether a feature is outside of the window of a frequency; some frequencies have none."""
+    windows = feature_windows(shape[1])
+    inside = np.zeros((len(windows), shape[1]), dtype=bool)
+    inside[np.arange(len(windows))[:, None], windows] = True
+    uniform = rng.random(shape[0])
+    others = np.maximum(uniform - _FIRST_WINDOW, 0.0) * _OTHERS * (len(windows) - 1)
+    return ~inside[np.ceil(others).astype(np.intp)] & (uniform >= _ANY_FEATURES)[:, None]
 
 
 def sample_mixed(

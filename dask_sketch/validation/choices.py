@@ -11,8 +11,8 @@ from typing import Any, Literal, get_args
 from dask_sketch.errors import InputError
 
 Distribution = Literal[
-    "adapted-radius", "sparse-radius", "sparse-sums", "folded-gaussian", "gaussian",
-    "gaussian-marginals", "gaussian-pairs", "clustering",
+    "adapted-radius", "sparse-radius", "sparse-windows", "sparse-sums", "folded-gaussian",
+    "gaussian", "gaussian-marginals", "gaussian-pairs", "clustering",
 ]  # fmt: skip
 DISTRIBUTIONS: tuple[str, ...] = get_args(Distribution)
 """Frequency distributions, see :mod:`dask_sketch.features.frequency_distributions`."""

@@ -68,11 +68,10 @@ def radii(law, d, rng, uniform):
     elif law != "folded-gaussian":
         a, chance, least = a + 1, 1 - float.fromhex("0x1.0bbd40bcd5880p-2") * (1 - uniform), 2
     steps = np.add.outer(np.arange(1, 200 + 3 * a.max()), a)
-    low, high, logarithm = 0 * a, 2 * a + 80, np.vectorize(math.lgamma)(a + 1)
+    low, high, logs = 0 * a, 2 * a + 80, np.vectorize(math.lgamma)(a + 1)
     for _ in range(80):
         x = (low + high) / 2
-        series = 1 + np.cumprod(x / steps, axis=0).sum(axis=0)
-        below = np.exp(a * np.log(x) - x - logarithm) * series < chance
+        below = np.exp(a * np.log(x) - x - logs) * (1 + np.cumprod(x / steps, 0).sum(0)) < chance
         low, high = np.where(below, (x, high), (low, x))
     return np.sqrt(2 * np.maximum(x - least, 0))
 
@@ -99,6 +98,12 @@ def sample(spec):
         if law == "sparse-radius":
             number = 2 + (uniform >= 0.45) + (uniform >= 0.9) if size.size else np.full(n, 4)
             used = rng.random((n, d)).argsort(axis=1) < number[:, None]
+        if law == "sparse-windows":
+            starts = np.unique(np.minimum(np.arange(0, d, 4), max(d - 12, 0)))
+            u, window = rng.random((n, d)), rng.random((n, 1))
+            number = np.ceil(np.maximum(window - 0.6, 0) * 2.5 * (len(starts) - 1)).astype(int)
+            u += (window >= 0.4) & (abs(np.arange(d) - starts[number] - 5.5) > 6)
+            used = u.argsort(axis=1).argsort(axis=1) < 4
         if size.size:
             alone = used[:, ~categorical].any(axis=1) & (rng.random(n) < 0.5)
             used[np.ix_(alone, categorical)] = False
@@ -146,10 +151,9 @@ def sample_sums(rng, m, variances, bounds):
 
 def rounded(u, v, m, whitening):
     """Sums and differences of the rounded base frequencies u and v, with all signs of zeros."""
-    groups, d = len(u), len(whitening)
-    matrix = whitening if np.all(whitening == np.diag(np.diag(whitening))) else np.eye(d)
+    matrix = whitening if np.all(whitening == np.diag(np.diag(whitening))) else np.eye(*u.shape[2:])
     x = np.stack([u + v[:, :1], u[:, :1] + v, u[:, :1] - v]) @ matrix / (2 * np.pi)
-    left, i = m - 32 * np.arange(groups)[:, None, None], np.arange(4)[:, None]
+    left, i = m - 32 * np.arange(len(u))[:, None, None], np.arange(4)[:, None]
     v_0 = np.where(left > 1, (x[0, :, :1] - x[2, :, :1]) / 2, 0)
     u = np.where(left > 8 * i, x[0] - v_0, 0)
     v = np.concatenate([v_0, np.where(left > 2 * i, x[1] - u[:, :1], 0)[:, 1:]], axis=1)
@@ -160,7 +164,6 @@ def rounded(u, v, m, whitening):
     for pair in itertools.chain([()], itertools.combinations(itertools.product(both, signs), 2)):
         trial = base.copy()
         for (group, feature), zeros in pair:
-            column = trial[:, group, :, feature]
-            column[...] = np.where(column, column, zeros)
+            np.copyto(trial[:, group, :, feature], zeros, where=trial[:, group, :, feature] == 0)
         u, v = trial[0, :, :, None], trial[1, :, None]
-        yield np.stack([u + v, u - v], axis=3).reshape(-1, d)[:m].astype("<f4")
+        yield np.stack([u + v, u - v], axis=3).reshape(-1, len(whitening))[:m].astype("<f4")

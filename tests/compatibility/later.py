@@ -89,6 +89,9 @@ VALUES: dict[str, Any] = {
     "sparse-radius": lambda: sketch(
         cases.samples(30, 60, 7), small(7, 33, law="sparse-radius", seed=30), sample=False
     ),
+    "sparse-windows": lambda: sketch(
+        cases.samples(40, 60, 18), small(18, 70, law="sparse-windows", seed=40), sample=False
+    ),
     "sparse-sums-diagonal": lambda: sketch(
         cases.samples(30, 60, 6),
         small(6, 45, law="sparse-sums", whitening=DIAGONAL, scale=None, covariances=SEVERAL),

@@ -24,15 +24,22 @@ from dask_sketch.validation.choices import DISTRIBUTIONS
 
 X = np.random.default_rng(0).normal(size=(300, 7)) + 3.0
 STORED = {name: reader.read(value) for name, value in later.stored().items()}
-SPECIFICATIONS = {
-    f"{law}-{n_features}-{m}-{kind}": (law, n_features, m, kind)
-    for law in DISTRIBUTIONS
-    for n_features, m, kind in [(3, 64, "plain"), (7, 33, "white"), (6, 50, "several")]
-    if law != "gaussian-pairs"  # which has other numbers of frequencies
-} | {
-    f"gaussian-pairs-{n_features}-{m}-{kind}": ("gaussian-pairs", n_features, m, kind)
-    for n_features, m, kind in [(3, 672, "plain"), (7, 96, "white"), (6, 4352, "several")]
-}
+SPECIFICATIONS = (
+    {
+        f"{law}-{n_features}-{m}-{kind}": (law, n_features, m, kind)
+        for law in DISTRIBUTIONS
+        for n_features, m, kind in [(3, 64, "plain"), (7, 33, "white"), (6, 50, "several")]
+        if law != "gaussian-pairs"  # which has other numbers of frequencies
+    }
+    | {
+        f"gaussian-pairs-{n_features}-{m}-{kind}": ("gaussian-pairs", n_features, m, kind)
+        for n_features, m, kind in [(3, 672, "plain"), (7, 96, "white"), (6, 4352, "several")]
+    }
+    | {
+        f"sparse-windows-{n_features}-{m}-{kind}": ("sparse-windows", n_features, m, kind)
+        for n_features, m, kind in [(13, 200, "plain"), (30, 500, "white"), (50, 900, "several")]
+    }
+)
 
 
 def feature_map(law, n_features, m, kind, seed=3):

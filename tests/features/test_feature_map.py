@@ -264,6 +264,14 @@ def test_scales_of_each_feature():
     assert found.feature_names == ("a", "b")
 
 
+@pytest.mark.parametrize(("n_features", "name"), [(12, "sparse-radius"), (13, "sparse-windows")])
+def test_maps_of_many_features_without_data_have_windows(n_features, name):
+    found = FeatureMap.from_scales(n_features, 40, 1.0, 16.0)
+    assert found.distribution == name
+    assert found.covariance_weights[0] == (0.4 if n_features == 12 else 0.5)
+    assert found == FeatureMap.from_json(found.to_json())
+
+
 def test_one_scale_of_equal_bounds():
     found = FeatureMap.from_scales(2, 40, 3.0, 3.0)
     assert found.distribution_variances.tolist() == [[9.0, 9.0]]

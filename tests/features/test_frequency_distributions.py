@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import comb
+
 import numpy as np
 import pytest
 from scipy import integrate, stats
@@ -10,6 +12,7 @@ from dask_sketch.errors import InputError
 from dask_sketch.features.frequency_distributions import (
     adapted_radius,
     clustering_radius,
+    feature_windows,
     importance_weights,
     sample_frequencies,
     sample_mixed,
@@ -55,6 +58,7 @@ def test_adapted_radius_has_the_moments_of_the_distribution():
 RADIUS_DISTRIBUTIONS = {
     "adapted-radius": cdf,
     "sparse-radius": cdf,
+    "sparse-windows": cdf,
     "folded-gaussian": stats.halfnorm.cdf,
 }
 
@@ -77,6 +81,33 @@ def test_sparse_directions_use_four_features_each_equally_often():
     # given the features, the direction is uniform: each has a quarter of the squared radius
     share = np.square(omega / np.linalg.norm(omega, axis=0))
     np.testing.assert_allclose(share.sum(axis=1) / used.sum(axis=1), 0.25, atol=0.02)
+
+
+def test_windows_have_sixty_percent_of_the_frequencies_the_first_one_a_third_of_them():
+    m, d = 40_000, 200
+    used = sample_frequencies("sparse-windows", np.ones(d), m, seed=5) != 0
+    assert (used.sum(axis=0) == 4).all()
+    windows = feature_windows(d)
+    inside = np.array([~np.delete(used, window, axis=0).any(axis=0) for window in windows])
+    error = 5 * np.sqrt(0.25 / m)
+    assert inside.any(axis=0).mean() == pytest.approx(0.6, abs=error)
+    # those of the second and third window that are in the first one as well
+    shared = (comb(8, 4) + comb(4, 4)) / comb(12, 4) * 0.4 / (len(windows) - 1)
+    assert inside[0].mean() == pytest.approx(0.2 + shared, abs=error)
+    any_features = used[:, ~inside.any(axis=0)]
+    np.testing.assert_allclose(any_features.mean(axis=1), 4 / d, atol=0.006)
+
+
+@pytest.mark.parametrize("n_features", [1, 5, 12, 13, 16, 17, 50])
+def test_windows_follow_each_other_and_have_all_features(n_features):
+    windows = feature_windows(n_features)
+    assert windows.shape[1] == min(n_features, 12)
+    assert np.unique(windows).tolist() == list(range(n_features))
+    starts = windows[:, 0]
+    assert ((np.diff(starts) > 0) & (np.diff(starts) <= 4)).all()
+    np.testing.assert_array_equal(
+        windows - starts[:, None], [range(windows.shape[1])] * len(starts)
+    )
 
 
 @pytest.mark.parametrize("n_features", [1, 2, 5, 8])

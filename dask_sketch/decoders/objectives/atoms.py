@@ -22,7 +22,9 @@ spread``, together with an envelope ``g`` that all its atoms share:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -268,10 +270,12 @@ class ParameterSpace:
         Sizes; an atom has ``n_features + n_shapes`` parameters: the mean, then the shape.
     shift, scale : ndarray of shape (n_features,)
         Origin and unit of the normalised coordinates, in data units.
-    lower, upper : ndarray of shape (n_parameters,)
-        Bounds of the parameters of one atom.
+    lower, upper : ndarray of shape (n_parameters,) or (K, n_parameters)
+        Bounds of the parameters of an atom, or of each of ``K`` atoms.
     varies : ndarray of shape (n_features,)
         Whether the data varies in each feature.
+    data_deviations : ndarray of shape (n_features,)
+        Standard deviations of the data in normalised coordinates.
     """
 
     def __init__(
@@ -292,10 +296,10 @@ class ParameterSpace:
 
         variance = data_variance / self.scale**2
         self.varies = variance > 0.0
-        self._data_deviation = np.sqrt(variance)
+        self.data_deviations = np.sqrt(variance)
         self._range = (np.stack([sketch.minimum, sketch.maximum]) - self.shift) / self.scale
         if not np.isfinite(self._range).all():
-            self._range = np.stack([-3.0 * self._data_deviation, 3.0 * self._data_deviation])
+            self._range = np.stack([-3.0 * self.data_deviations, 3.0 * self.data_deviations])
         data = self.family.nearest(variance)
         # narrow components are expected as well if the map has several scales
         self._narrowest = float((sketch.feature_map.min_variances / self.scale**2).min())
@@ -308,6 +312,24 @@ class ParameterSpace:
         low, high = (-infinite, infinite) if box is None else (box - self.shift) / self.scale
         self.lower = np.concatenate([low, floor])
         self.upper = np.concatenate([high, np.full(self.n_shapes, np.inf)])
+
+    def restrict(self, features: npt.NDArray[np.intp]) -> Self:
+        """Parameters of atoms of known variances in some of the features.
+
+        Parameters
+        ----------
+        features
+            Numbers of the features.
+        """
+        assert self.n_shapes == 0, self.family.name
+        fewer = copy(self)
+        fewer.n_features = fewer.n_parameters = len(features)
+        for name in ("scale", "shift", "varies", "lower", "upper", "data_deviations"):
+            setattr(fewer, name, getattr(self, name)[features])
+        fewer._range = self._range[:, features]
+        fixed, spread = self.family.fixed[features], self.family.spread[:, features]
+        fewer.family = replace(self.family, fixed=fixed, spread=spread)
+        return fewer
 
     def clip(self, theta: Array) -> Array:
         """Atoms moved into the bounds."""
@@ -331,7 +353,7 @@ class ParameterSpace:
         margin = _MARGIN * (high - low)
         means, variances = theta[:, :d], theta[:, d : 2 * d]
         within = (means > low - margin).all() and (means < high + margin).all()
-        return bool(within and variances.max() < _WIDEST * (self._data_deviation**2).max())
+        return bool(within and variances.max() < _WIDEST * (self.data_deviations**2).max())
 
     def limit_step(self, theta: Array, trial: Array) -> Array:
         """Atoms after a step, with no variance below a fraction of the one before.
@@ -375,7 +397,7 @@ class ParameterSpace:
         atoms[:, self.n_features :] = rng.uniform(0.5, 1.5, n)[:, None]
         if spread_out:
             sampled = rng.standard_normal((n, self.n_features))
-            atoms[:, : self.n_features] = sampled * self._data_deviation
+            atoms[:, : self.n_features] = sampled * self.data_deviations
         return self.clip(atoms)
 
     @property
@@ -496,7 +518,7 @@ class ParameterSpace:
         along = variances.argmax(axis=1)
         length = np.sqrt(variances.max(axis=1))
         if self.family.name == "dirac":
-            along[:], length[:] = self._data_deviation.argmax(), 1.0
+            along[:], length[:] = self.data_deviations.argmax(), 1.0
         step = np.zeros_like(theta)
         step[np.arange(len(theta)), along] = length
         return self.clip(np.stack([theta - step, theta + step], axis=1).reshape(-1, theta.shape[1]))

@@ -74,6 +74,12 @@ class DeviceObjective(Objective):
         fewer._send()
         return fewer
 
+    def restrict(self, features: npt.NDArray[np.intp]) -> Self:
+        """As in the base class."""
+        fewer = super().restrict(features)
+        fewer._send()
+        return fewer
+
     def with_target(self, target: Complex) -> Self:
         """As in the base class."""
         other = super().with_target(target)

@@ -219,6 +219,22 @@ class Objective:
         fewer._set_noise_level()
         return fewer
 
+    def restrict(self, features: npt.NDArray[np.intp]) -> Self:
+        """Objective of atoms in some of the features, and of the frequencies of these alone.
+
+        Parameters
+        ----------
+        features : ndarray of int
+            Numbers of the features. Variances must be known, and some frequency must use no other
+            feature.
+        """
+        others = np.delete(self.omega, features, axis=0)
+        fewer = self.select(np.flatnonzero(~others.any(axis=0)))
+        fewer.space = self.space.restrict(features)
+        fewer.omega = fewer.omega.take(features, axis=0)
+        fewer._factors = np.concatenate([fewer._even_factors, fewer.omega])
+        return fewer
+
     def with_target(self, target: Complex) -> Self:
         """The same objective with another target, real and imaginary part (n_frequencies,)."""
         other = copy(self)

@@ -117,6 +117,21 @@ def test_a_part_of_the_frequencies(pair):
     assert there.noise_level == here.noise_level
 
 
+def test_a_part_of_the_features(data, xp):
+    options = {"covariance": [0.5, 9.0, 0.03]}
+    here, there = (
+        Objective(data, "known", **options),
+        DeviceObjective(data, "known", xp=xp, **options),
+    )
+    for objective in (here, there):
+        objective.omega[2, 100:] = 0.0
+    here, there = (objective.restrict(np.array([0, 1])) for objective in (here, there))
+    weights, theta = draw(here)
+    assert_close(
+        there.cost_gradient(weights, theta[:, :2]), here.cost_gradient(weights, theta[:, :2])
+    )
+
+
 def test_equations_are_solved_alike(data, xp):
     here, there = Objective(data), DeviceObjective(data, xp=xp)
     rng = np.random.default_rng(0)

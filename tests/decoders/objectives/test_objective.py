@@ -297,3 +297,30 @@ def test_the_true_mixture_costs_nothing(exact_sketch, offset, scale):
     theta = objective.space.from_data_units(means, variances)
     # phases of 1e7 radians are rounded to 1e-9
     assert objective.cost(truth.weights, theta) < (1e-30 if offset == 0 else 1e-16)
+
+
+def test_an_objective_of_some_features_is_that_of_their_frequencies():
+    variances = np.array([0.5, 9.0, 0.03, 2.0, 1.0])
+    feature_map = FeatureMap(
+        5, 900, covariances=[variances, 4 * variances], distribution="sparse-radius", seed=1
+    )
+    x = np.random.default_rng(0).normal(size=(500, 5)) * np.sqrt(variances) + 3.0
+    whole = Objective(partial_sketch(x, feature_map), "known", covariance=variances)
+    features = np.array([0, 2, 3, 4])
+    inside = np.flatnonzero(whole.omega[1] == 0.0)
+    selected, restricted = whole.select(inside), whole.restrict(features)
+    assert 100 < restricted.n_frequencies == len(inside)
+    weights, theta = np.array([0.3, 0.7]), np.random.default_rng(1).normal(size=(2, 5))
+    value, by_weight, by_theta = selected.cost_gradient(weights, theta)
+    found = restricted.cost_gradient(weights, theta[:, features])
+    np.testing.assert_allclose(found[0], value, rtol=1e-12)
+    np.testing.assert_allclose(found[1], by_weight, rtol=1e-9)
+    np.testing.assert_allclose(found[2], by_theta[:, features], rtol=1e-9, atol=1e-12)
+    rows = selected.jacobian(weights, theta).reshape(-1, 2 * len(inside))
+    kept = np.r_[0, 1, np.r_[2:12].reshape(2, 5)[:, features].ravel()]
+    np.testing.assert_allclose(
+        restricted.jacobian(weights, theta[:, features]), rows[kept], atol=1e-12
+    )
+    means, _ = restricted.space.to_data_units(theta[:, features])
+    np.testing.assert_allclose(means, whole.space.to_data_units(theta)[0][:, features])
+    assert restricted.noise_level == selected.noise_level
