@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 
 from dask_sketch.decoders.checks.misfit import is_suspect
+from dask_sketch.decoders.checks.simulated_loss import warn_of_noise
 from dask_sketch.decoders.checks.unusual_rows import warn_of_small_components
 from dask_sketch.decoders.descent import (
     Fit,
@@ -46,6 +47,7 @@ _THIN, _WIDE = 1e-5, 100.0
 # for each product of a refinement.
 _SEARCH_SECONDS = {"splitting": 1.5e-6, "iht": 2e-6}
 _OTHER_SEARCH_SECONDS, _CONVERGENCE_SECONDS, _REFINE_SECONDS = 5e-6, 1e-7, 1.2e-10
+_WINDOW_SECONDS = 1e-6  # the same of a search window by window
 _GROWN = 1.2  # growth of the sketch since the last search that may reveal other components
 _WORSE = 1.1  # growth of the excess cost of the model beyond which it fits worse
 _NEAR = 3.0  # cost in noise levels, above which components are far from the sketch
@@ -104,7 +106,7 @@ def search_atoms(
     if coarse and _finds_means_first(problem):
         located = _locate(problem, objective, threads, rng.spawn(1)[0])
         report(located.cost)
-        if is_explained(objective, located, rng.spawn(1)[0]):
+        if _is_large(problem) or is_explained(objective, located, rng.spawn(1)[0]):
             return located
     fit = _coarse_to_fine(objective, problem.size if coarse else None, run, report)
     if located is not None:
@@ -233,15 +235,17 @@ def expected_seconds(problem: Problem) -> float:
         Sketch and arguments.
     """
     n_parameters = problem.required_size * problem.count_parameters()
-    fewer = None
+    fewer, by_windows = None, _finds_means_first(problem) and _is_large(problem)
     if problem.size is not None and problem.method != "iht":
         fewer = n_coarse_frequencies(problem.n_frequencies, n_parameters)
     seconds = _SEARCH_SECONDS.get(problem.method, _OTHER_SEARCH_SECONDS) * n_parameters
     seconds *= fewer or problem.n_frequencies
-    if fewer is not None:
+    if by_windows and problem.method != "iht":
+        seconds = _WINDOW_SECONDS * n_parameters * problem.n_frequencies
+    elif fewer is not None:
         seconds += _CONVERGENCE_SECONDS * n_parameters * problem.n_frequencies
     seconds *= problem.replicates
-    seconds *= _SCALE_TIME if _has_scales(problem) else 1.0
+    seconds *= _SCALE_TIME if _has_scales(problem) and not by_windows else 1.0
     if problem.refine is not None:
         seconds += _refinement_seconds(problem)
     return seconds
@@ -272,6 +276,8 @@ def conclude_search(
         released = problem.released_objective(threads)
         refined = refine_efficiently(released, fit, report)
         fit = refined.fit
+    elif _has_scales(problem) and _is_unchecked(problem):
+        warn_of_noise(problem, objective, fit, threads)
     errors = None if refined is None else refined.standard_errors
     order = np.argsort(-fit.weights, kind="stable")
     if errors is not None:
@@ -304,6 +310,12 @@ def _is_refined(problem: Problem) -> bool:
     alone = sketch.feature_map.pilot is None and sketch.sample is None
     is_search = problem.start is None and problem.n_components is not None
     return _has_scales(problem) or (alone and is_search and problem.is_default)
+
+
+def _is_unchecked(problem: Problem) -> bool:
+    """Whether neither rows nor the noise that was added say how much a mixture loses."""
+    alone = problem.sketch.sample is None and problem.sketch.privacy is None
+    return alone and problem.model != "dirac" and not problem.merge
 
 
 def _is_affordable(problem: Problem) -> bool:

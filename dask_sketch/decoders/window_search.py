@@ -31,6 +31,9 @@ from dask_sketch.features.frequency_distributions import feature_windows
 # Root mean square phase, in radians over the rows, of the frequencies by which means in further
 # features are found at first, and its ratio from one descent to the next
 _FIRST_PHASE, _STEP = 0.5, 2.0
+# Searches of the first window at most, until noise explains what it sees: one search found all of
+# twelve clusters, up to 400 standard deviations apart, 17 of 24 times.
+_SEARCHES = 3
 
 
 def locate_by_windows(
@@ -91,7 +94,20 @@ def _are_searchable(
 def _search_window(
     narrow: Objective, variances: Array, n_components: int, rng: np.random.Generator
 ) -> Fit:
-    """Components of the features of the first window."""
+    """Components of the features of the first window: the best fit of a few searches."""
+    best = _search_once(narrow, variances, n_components, rng)
+    for _ in range(_SEARCHES - 1):
+        if is_explained(narrow, best, rng):
+            break
+        again = _search_once(narrow, variances, n_components, rng)
+        best = min(best, again, key=lambda each: each.cost)
+    return best
+
+
+def _search_once(
+    narrow: Objective, variances: Array, n_components: int, rng: np.random.Generator
+) -> Fit:
+    """Components at a width at which all are needed, and descents at the narrower widths."""
     for found in located_by_width(narrow, variances, n_components, rng):
         narrow.n_evaluations += found.seen.n_evaluations
         if found.all_needed:
@@ -101,7 +117,7 @@ def _search_window(
         if seen.n_frequencies > n_seen:
             fit = descend_fully(seen, fit.theta, fit.weights)
             narrow.n_evaluations += seen.n_evaluations
-    return fit
+    return descend_fully(narrow, fit.theta, fit.weights)
 
 
 def _extend_window(

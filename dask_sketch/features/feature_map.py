@@ -33,8 +33,8 @@ from dask_sketch.validation.choices import DISTRIBUTIONS, STRUCTURED
 from dask_sketch.validation.tables import distinct_names, shorten
 
 # Of maps of several scales: ratio of two scales at most, and fraction of the frequencies that
-# resolve the smallest components, without windows of features and with them
-_SCALE_STEP, _SMALLEST_WEIGHT, _SMALLEST_OF_WINDOWS = 4.0, 0.4, 0.5
+# resolve the smallest components.
+_SCALE_STEP, _SMALLEST_WEIGHT = 4.0, 0.4
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -384,13 +384,12 @@ class FeatureMap:
     ) -> FeatureMap:
         """Make a map without data, for clusters at any distance.
 
-        Components of the smallest scale have 40 % of the frequencies, 50 % with more than twelve
-        features. The others are divided among scales up to the largest one, each about four times
-        the one before, by which :func:`~dask_sketch.decode` finds the means, from the widest scale
-        to the narrowest, and then the variances. Many components of more than twelve features are
-        found in the first twelve, and then in the others, some features at a time: begin with
-        features in which the components differ. Where rows are at hand,
-        :func:`~dask_sketch.design` is better.
+        Components of the smallest scale have 40 % of the frequencies. The others are divided among
+        scales up to the largest one, each about four times the one before, by which
+        :func:`~dask_sketch.decode` finds the means, from the widest scale to the narrowest, and
+        then the variances. Many components of more than twelve features are found in the first
+        twelve of them, and then in the others: begin with features in which components differ.
+        Where rows are at hand, :func:`~dask_sketch.design` is better.
 
         Parameters
         ----------
@@ -430,16 +429,14 @@ class FeatureMap:
         steps = math.ceil(np.log(high / low).max() / math.log(_SCALE_STEP) - 1e-9)
         fractions = np.linspace(0.0, 1.0, steps + 1)[:, None]
         scales = low * (high / low) ** fractions
-        has_windows = d > WINDOW
-        weight = _SMALLEST_OF_WINDOWS if has_windows else _SMALLEST_WEIGHT
-        scale_weights = np.full(steps + 1, (1.0 - weight) / max(steps, 1))
-        scale_weights[0] = weight
+        scale_weights = np.full(steps + 1, (1.0 - _SMALLEST_WEIGHT) / max(steps, 1))
+        scale_weights[0] = _SMALLEST_WEIGHT
         return cls(
             d,
             n_frequencies,
             covariances=scales**2,
             covariance_weights=scale_weights,
-            distribution="sparse-windows" if has_windows else "sparse-radius",
+            distribution="sparse-radius" if d <= WINDOW else "sparse-windows",
             seed=seed,
             dtype=dtype,
             feature_names=None if feature_names is None else tuple(feature_names),

@@ -40,7 +40,7 @@ def assert_found(fit, objective, truth, within):
 def test_clusters_are_found_window_by_window(n_components, n_features, width):
     truth = clusters(n_components, n_features, width)
     m = 5 * (1 + 2 * n_features) * n_components
-    objective, narrow, variances = problem(truth, max(m, 1000))
+    objective, narrow, variances = problem(truth, max(m, 1000), largest=6.0 * width)
     rng = np.random.default_rng(0)
     fit = locate_by_windows(objective, narrow, variances, n_components, rng)
     assert_found(fit, objective, truth, within=0.6)

@@ -1,0 +1,87 @@
+"""Loss of a mixture by the noise of its sketch, by simulation, where equations are too large."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from dask_sketch.decoders.checks.misfit import WARNED_NATS
+from dask_sketch.decoders.descent import Fit, descend_fully
+from dask_sketch.decoders.noise_covariance import is_explained
+from dask_sketch.decoders.objectives.objective import Objective
+from dask_sketch.decoders.problem import Problem
+from dask_sketch.display.text import counted
+from dask_sketch.models.gaussian_mixture import GaussianMixture
+from dask_sketch.sketching.partial import partial_sketch
+from dask_sketch.validation.threads import Threads
+from dask_sketch.validation.warn import warn_user
+
+_MAX_ROWS = 100_000  # simulated rows; the loss is inversely proportional to their number
+_HELD_OUT = 20_000  # simulated rows whose log-likelihoods are compared
+
+
+def warn_of_noise(problem: Problem, objective: Objective, fit: Fit, threads: Threads) -> None:
+    """Warn of a fit that noise does not explain, or that noise changes much.
+
+    For sketches without rows, of maps without data, so that nothing else shows the loss.
+
+    Parameters
+    ----------
+    problem
+        Sketch and arguments.
+    objective
+        Objective of the problem.
+    fit
+        Minimum that a search found.
+    threads
+        Threads that work on blocks of frequencies.
+    """
+    rng = np.random.default_rng((problem.seed, 1))
+    title = f"n_components={len(fit.weights)}"
+    remedy = (
+        "Sketch with random rows (sample=True), or with a feature map of design() or of more "
+        "frequencies."
+    )
+    if not is_explained(objective, fit, rng):
+        levels = fit.cost / objective.unit
+        warn_user(
+            f"{title}: the cost of {levels:.2g} noise levels is more than the noise of such a "
+            "mixture explains: components are missing or misplaced, or the data is not such a "
+            f"mixture. {remedy}"
+        )
+        return
+    loss = simulated_loss(problem, objective, fit, threads)
+    if loss > WARNED_NATS:
+        rows = counted(round(objective.effective_count), "sample")
+        warn_user(
+            f"{title}: about {loss:.2g} nats a sample are lost by the noise of a sketch of {rows}, "
+            f"by a simulation with such a mixture: {objective.n_frequencies:,} frequencies "
+            f"determine its means and variances poorly. {remedy}"
+        )
+
+
+def simulated_loss(problem: Problem, objective: Objective, fit: Fit, threads: Threads) -> float:
+    """Loss of log-likelihood of a fit to a sketch of rows of the fitted mixture, in nats a sample.
+
+    The fit begins at the mixture, so that the search has no part in the loss.
+
+    Parameters
+    ----------
+    problem, objective, fit, threads
+        Arguments of :func:`warn_of_noise`.
+    """
+    means, variances = objective.space.to_data_units(fit.theta)
+    mixture = GaussianMixture(fit.weights / fit.weights.sum(), means, variances)
+    n_rows = int(min(max(objective.effective_count, 1.0), _MAX_ROWS))
+    rows = mixture.sample(n_rows, seed=problem.seed)
+    again = replace(problem, sketch=partial_sketch(rows, problem.sketch.feature_map))
+    simulated = again.objective(threads)
+    theta = simulated.space.clip(simulated.space.from_data_units(means, variances))
+    found = descend_fully(simulated, theta, mixture.weights)
+    refit = GaussianMixture(
+        found.weights / found.weights.sum(), *simulated.space.to_data_units(found.theta)
+    )
+    heldout = mixture.sample(_HELD_OUT, seed=problem.seed + 1)
+    loss = mixture.score(heldout) - refit.score(heldout)
+    return float(loss * n_rows / objective.effective_count)
