@@ -59,7 +59,7 @@ _UNEXPLAINED = 30.0, 3e-4
 # The same without a pilot, an overidentification statistic or arguments that restrict the fit.
 # Fits of mixtures by their own family had 0.2 to 0.5 noise levels. A fit that missed 6 of 64
 # clusters had 8 of them, and 1.1e-4 of the sketch, with a loss of 0.7 nats.
-_UNEXPLAINED_WITHOUT_PILOT = 3.0, 5e-5
+UNEXPLAINED_WITHOUT_PILOT = 3.0, 5e-5
 _CONTRADICTED = 0.05  # part of a sketch by which it is of data unlike that of the pilot rows
 # Standard deviations of the overidentification statistic that noise explains, and the smallest loss
 # of which users are warned, in nats a sample.
@@ -464,7 +464,7 @@ def _warn_of_cost(
     """Warn of a large cost, where there are neither rows nor a pilot to compare with."""
     energy = float(np.vdot(sketch.z, sketch.z).real)
     is_lenient |= sketch.feature_map.pilot is not None
-    n_levels, fraction = _UNEXPLAINED if is_lenient else _UNEXPLAINED_WITHOUT_PILOT
+    n_levels, fraction = _UNEXPLAINED if is_lenient else UNEXPLAINED_WITHOUT_PILOT
     large = cost > n_levels * noise_level and cost > fraction * energy
     if large:
         warn_user(

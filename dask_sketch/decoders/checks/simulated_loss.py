@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dask_sketch.decoders.checks.misfit import WARNED_NATS
+from dask_sketch.decoders.checks.misfit import UNEXPLAINED_WITHOUT_PILOT, WARNED_NATS
 from dask_sketch.decoders.descent import Fit, descend_fully
 from dask_sketch.decoders.noise_covariance import is_explained
 from dask_sketch.decoders.objectives.objective import Objective
@@ -24,7 +24,8 @@ _HELD_OUT = 20_000  # simulated rows whose log-likelihoods are compared
 def warn_of_noise(problem: Problem, objective: Objective, fit: Fit, threads: Threads) -> None:
     """Warn of a fit that noise does not explain, or that noise changes much.
 
-    For sketches without rows, of maps without data, so that nothing else shows the loss.
+    For sketches without rows, of maps without data, so that nothing else shows the loss. Costs that
+    are warned of in any case are left out.
 
     Parameters
     ----------
@@ -43,8 +44,11 @@ def warn_of_noise(problem: Problem, objective: Objective, fit: Fit, threads: Thr
         "Sketch with random rows (sample=True), or with a feature map of design() or of more "
         "frequencies."
     )
+    energy = float(sum(part @ part for part in objective.target))
+    levels, (n_levels, fraction) = fit.cost / objective.unit, UNEXPLAINED_WITHOUT_PILOT
+    if levels > n_levels and fit.cost > fraction * energy:
+        return
     if not is_explained(objective, fit, rng):
-        levels = fit.cost / objective.unit
         warn_user(
             f"{title}: the cost of {levels:.2g} noise levels is more than the noise of such a "
             "mixture explains: components are missing or misplaced, or the data is not such a "

@@ -58,9 +58,19 @@ def test_few_rows_are_warned_of():
 def test_a_poor_minimum_is_warned_of():
     problem, objective, fit = fitted(20_000)
     moved = fit.theta.copy()
-    moved[2, 0] += 3.0
+    moved[2, 0] += 0.05 * objective.space.scale[0]
     poor = Fit(fit.weights, moved, objective.cost(fit.weights, moved), converged=False)
     with pytest.warns(UserWarning, match="more than the noise of such a mixture explains"):
+        warn_of_noise(problem, objective, poor, SERIAL)
+
+
+def test_a_cost_that_every_decoding_warns_of_is_left_out():
+    problem, objective, fit = fitted(20_000)
+    moved = fit.theta + 1.0
+    poor = Fit(fit.weights, moved, objective.cost(fit.weights, moved), converged=False)
+    assert poor.cost > 100.0 * objective.noise_level
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
         warn_of_noise(problem, objective, poor, SERIAL)
 
 
