@@ -58,7 +58,8 @@ def test_few_rows_are_warned_of():
 def test_a_poor_minimum_is_warned_of():
     problem, objective, fit = fitted(20_000)
     moved = fit.theta.copy()
-    moved[2, 0] += 0.05 * objective.space.scale[0]
+    while objective.cost(fit.weights, moved) < 2.0 * objective.noise_level:
+        moved[2, 0] += 1e-3
     poor = Fit(fit.weights, moved, objective.cost(fit.weights, moved), converged=False)
     with pytest.warns(UserWarning, match="more than the noise of such a mixture explains"):
         warn_of_noise(problem, objective, poor, SERIAL)
