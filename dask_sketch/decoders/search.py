@@ -55,7 +55,9 @@ _FEW_STEPS = StoppingRule(tolerance=1e-3, n_iterations=30)
 _SCALE_TIME = 3.0  # time of searches for maps of several scales, in that of others
 _AFFORDABLE_SECONDS = 20.0  # expected CPU seconds of a refinement that nobody has asked for
 _STARTS = 6  # searches scale by scale at most, as long as the refined fit is suspect
-_MAX_LOCATED = 2000  # weights and means that are found at once, at most
+# Weights and means that are found at once, without a search window by window before, and at most:
+# 32 clusters of 50 features took 21 CPU seconds by windows, and over 400 at once.
+_FEW_LOCATED, _MAX_LOCATED = 500, 2000
 _SAME = 0.01  # relative difference of the statistics of fits that are the same
 _TRUSTED = 0.5  # loss by the statistic, in nats a sample, below which a refined fit is better
 _NOISE = 0.1  # fraction of the noise level by which the cost may change by chance
@@ -129,13 +131,21 @@ def _by_scales(problem: Problem, objective: Objective, rng: np.random.Generator)
 
 def _finds_means_first(problem: Problem) -> bool:
     """Whether means are found before variances, at once or window by window."""
-    has_windows = problem.sketch.feature_map.distribution == "sparse-windows"
-    return _has_scales(problem) and (has_windows or not _is_large(problem))
+    return _has_scales(problem) and (_has_windows(problem) or not _is_large(problem))
+
+
+def _has_windows(problem: Problem) -> bool:
+    return problem.sketch.feature_map.distribution == "sparse-windows"
+
+
+def _count_located(problem: Problem) -> int:
+    """Number of weights and means."""
+    return problem.required_size * (1 + problem.n_features)
 
 
 def _is_large(problem: Problem) -> bool:
     """Whether means are too many to be found at once; 64 of 50 features took 800 CPU seconds."""
-    return problem.required_size * (1 + problem.n_features) > _MAX_LOCATED
+    return _count_located(problem) > _MAX_LOCATED
 
 
 def _locate(
@@ -146,8 +156,14 @@ def _locate(
         covariance = np.diag(features.min_variances)
     narrow = replace(problem, model="known", covariance_type="diag", covariance=covariance)
     variances = features.distribution_variances / objective.space.scale**2
-    locate = locate_by_windows if _is_large(problem) else locate_components
-    return locate(objective, narrow.objective(threads), variances, problem.required_size, rng)
+    arguments = objective, narrow.objective(threads), variances, problem.required_size, rng
+    fit = None
+    if _count_located(problem) > _FEW_LOCATED and _has_windows(problem):
+        fit = locate_by_windows(*arguments)
+        if _is_large(problem) or is_explained(objective, fit, rng):
+            return fit
+    located = locate_components(*arguments)
+    return located if fit is None else min(fit, located, key=lambda each: each.cost)
 
 
 def _from_pilot(problem: Problem, objective: Objective, fit: Fit) -> Fit:

@@ -56,6 +56,31 @@ def test_clusters_that_coincide_in_features_of_later_windows_are_told_apart():
     assert_found(fit, objective, truth, within=0.6)
 
 
+def test_pairs_that_coincide_in_the_first_window_part_in_later_ones():
+    means = np.array(clusters(8, 40, 10.0).means)
+    means[::2, :12] = means[1::2, :12]
+    means[:, 16:28] = 0.0
+    truth = GaussianMixture(np.full(8, 1 / 8), means, np.ones_like(means))
+    objective, narrow, variances = problem(truth, 8 * 405)
+    fit = locate_by_windows(objective, narrow, variances, 8, np.random.default_rng(0))
+    assert_found(fit, objective, truth, within=0.8)
+
+
+@pytest.mark.parametrize("constant", [slice(12, 16), slice(0, 12), slice(0, 16)])
+def test_constant_features_are_no_obstacle(constant):
+    x = clusters(3, 16, 20.0).sample(5_000, seed=1)
+    x[:, constant] = 2.0
+    feature_map = FeatureMap.from_scales(16, 1000, smallest=1.0, largest=64.0)
+    sketch = partial_sketch(x, feature_map)
+    objective = Objective(sketch)
+    narrow = Objective(sketch, "known", covariance=np.diag(feature_map.min_variances))
+    variances = feature_map.distribution_variances / objective.space.scale**2
+    fit = locate_by_windows(objective, narrow, variances, 3, np.random.default_rng(0))
+    means, _ = objective.space.to_data_units(fit.theta)
+    assert np.isfinite(fit.cost)
+    np.testing.assert_allclose(means[:, constant], 2.0, atol=0.5)
+
+
 @pytest.mark.parametrize("n_frequencies", [60, 400])
 def test_windows_of_few_frequencies_leave_the_search_of_all_features(n_frequencies):
     truth = clusters(3, 20, 20.0)
