@@ -88,13 +88,14 @@ def locate_by_windows(
 def _are_searchable(
     narrow: Objective, variances: Array, windows: npt.NDArray[np.intp], n_components: int
 ) -> bool:
-    """Whether the frequencies of each window have more numbers than means in other features."""
+    """Whether equations of a window can be solved, and its frequencies determine the means."""
     used = narrow.omega != 0.0
     counts = [(~np.delete(used, window, axis=0).any(axis=0)).sum() for window in windows]
     if 2 * min(counts) < n_components * windows.shape[1]:
         return False
-    first = narrow.restrict(windows[0]), variances[:, windows[0]]
-    return next(objectives_of_widths(*first, n_components), None) is not None
+    first = narrow.restrict(windows[0])
+    widths = objectives_of_widths(first, variances[:, windows[0]], n_components)
+    return first.is_solvable(n_components) and next(widths, None) is not None
 
 
 def _search_window(

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from dask_sketch.decoders.checks.misfit import UNEXPLAINED_WITHOUT_PILOT, WARNED_NATS
 from dask_sketch.decoders.descent import Fit, descend_fully
-from dask_sketch.decoders.noise_covariance import is_explained
 from dask_sketch.decoders.objectives.objective import Objective
 from dask_sketch.decoders.problem import Problem
 from dask_sketch.display.text import counted
@@ -19,6 +16,9 @@ from dask_sketch.validation.warn import warn_user
 
 _MAX_ROWS = 100_000  # simulated rows; the loss is inversely proportional to their number
 _HELD_OUT = 20_000  # simulated rows whose log-likelihoods are compared
+# Ratio of costs that is no chance: at 64 clusters of 50 features, fits that began at the truth had
+# 1.01 and 1.08 times the cost of their simulation, and one with misplaced clusters 1.47 times.
+_MORE = 1.2
 
 
 def warn_of_noise(problem: Problem, objective: Objective, fit: Fit, threads: Threads) -> None:
@@ -38,7 +38,8 @@ def warn_of_noise(problem: Problem, objective: Objective, fit: Fit, threads: Thr
     threads
         Threads that work on blocks of frequencies.
     """
-    rng = np.random.default_rng((problem.seed, 1))
+    if not objective.space.family.diagonal:
+        return
     title = f"n_components={len(fit.weights)}"
     remedy = (
         "Sketch with random rows (sample=True), or with a feature map of design() or of more "
@@ -48,32 +49,40 @@ def warn_of_noise(problem: Problem, objective: Objective, fit: Fit, threads: Thr
     levels, (n_levels, fraction) = fit.cost / objective.unit, UNEXPLAINED_WITHOUT_PILOT
     if levels > n_levels and fit.cost > fraction * energy:
         return
-    if not is_explained(objective, fit, rng):
+    loss, explained = simulated_loss(problem, objective, fit, threads)
+    if levels > _MORE * explained:
         warn_user(
-            f"{title}: the cost of {levels:.2g} noise levels is more than the noise of such a "
-            "mixture explains: components are missing or misplaced, or the data is not such a "
-            f"mixture. {remedy}"
+            f"{title}: the cost is {levels:.2g} noise levels, and that of a simulation of such a "
+            f"mixture is {explained:.2g}: components are missing or misplaced, or the data is not "
+            f"such a mixture. {remedy}"
         )
-        return
-    loss = simulated_loss(problem, objective, fit, threads)
-    if loss > WARNED_NATS:
+    elif loss > WARNED_NATS:
         rows = counted(round(objective.effective_count), "sample")
         warn_user(
             f"{title}: about {loss:.2g} nats a sample are lost by the noise of a sketch of {rows}, "
-            f"by a simulation with such a mixture: {objective.n_frequencies:,} frequencies "
+            f"by a simulation of such a mixture: {objective.n_frequencies:,} frequencies "
             f"determine its means and variances poorly. {remedy}"
         )
 
 
-def simulated_loss(problem: Problem, objective: Objective, fit: Fit, threads: Threads) -> float:
-    """Loss of log-likelihood of a fit to a sketch of rows of the fitted mixture, in nats a sample.
+def simulated_loss(
+    problem: Problem, objective: Objective, fit: Fit, threads: Threads
+) -> tuple[float, float]:
+    """Loss and cost of a fit to a sketch of rows of the fitted mixture.
 
-    The fit begins at the mixture, so that the search has no part in the loss.
+    The fit begins at the mixture, so that the search has no part in them.
 
     Parameters
     ----------
     problem, objective, fit, threads
         Arguments of :func:`warn_of_noise`.
+
+    Returns
+    -------
+    loss
+        Loss of log-likelihood to the mixture, in nats a sample.
+    cost
+        Cost in noise levels.
     """
     means, variances = objective.space.to_data_units(fit.theta)
     mixture = GaussianMixture(fit.weights / fit.weights.sum(), means, variances)
@@ -88,4 +97,4 @@ def simulated_loss(problem: Problem, objective: Objective, fit: Fit, threads: Th
     )
     heldout = mixture.sample(_HELD_OUT, seed=problem.seed + 1)
     loss = mixture.score(heldout) - refit.score(heldout)
-    return float(loss * n_rows / objective.effective_count)
+    return float(loss * n_rows / objective.effective_count), found.cost / simulated.unit

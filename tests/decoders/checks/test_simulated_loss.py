@@ -40,12 +40,13 @@ def true_loss(objective, fit):
 def test_simulated_losses_are_those_of_fits_to_the_truth():
     problem, objective, fit = fitted(2_000)
     losses = [true_loss(*fitted(2_000, seed)[1:]) for seed in range(8)]
-    simulated = [simulated_loss(problem, objective, fit, SERIAL)]
-    assert np.mean(losses) / 4 < simulated[0] < 4 * np.mean(losses)
+    loss, cost = simulated_loss(problem, objective, fit, SERIAL)
+    assert np.mean(losses) / 4 < loss < 4 * np.mean(losses)
+    assert cost / 2 < fit.cost / objective.noise_level < 2 * cost
 
 
 def test_the_loss_falls_with_the_number_of_rows():
-    few, many = (simulated_loss(*fitted(n), SERIAL) for n in (500, 400_000))
+    few, many = (simulated_loss(*fitted(n), SERIAL)[0] for n in (500, 400_000))
     assert 0.0 < many < few / 50  # rows are simulated up to a number
 
 
@@ -61,7 +62,9 @@ def test_a_poor_minimum_is_warned_of():
     while objective.cost(fit.weights, moved) < 2.0 * objective.noise_level:
         moved[2, 0] += 1e-3
     poor = Fit(fit.weights, moved, objective.cost(fit.weights, moved), converged=False)
-    with pytest.warns(UserWarning, match="more than the noise of such a mixture explains"):
+    with pytest.warns(
+        UserWarning, match="noise levels, and that of a simulation of such a mixture is"
+    ):
         warn_of_noise(problem, objective, poor, SERIAL)
 
 
