@@ -49,6 +49,9 @@ def locate_by_windows(
 ) -> Fit:
     """Search for components of the features of one window, and extend them window by window.
 
+    Where components are the same in all features that two windows share, nothing tells which of
+    their means in the next window belongs to which of them. The cost shows it.
+
     Parameters
     ----------
     objective, narrow, variances, n_components, rng

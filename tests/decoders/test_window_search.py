@@ -59,7 +59,6 @@ def test_clusters_that_coincide_in_features_of_later_windows_are_told_apart():
 def test_pairs_that_coincide_in_the_first_window_part_in_later_ones():
     means = np.array(clusters(8, 40, 10.0).means)
     means[::2, :12] = means[1::2, :12]
-    means[:, 16:28] = 0.0
     truth = GaussianMixture(np.full(8, 1 / 8), means, np.ones_like(means))
     objective, narrow, variances = problem(truth, 8 * 405)
     fit = locate_by_windows(objective, narrow, variances, 8, np.random.default_rng(0))
