@@ -139,25 +139,25 @@ def _extend_window(
     other features come first. There the search begins near the mean of the data, where no two
     components are the same: those that are the same in the known features could not part.
     """
-    free, deviations = narrow.space, narrow.space.data_deviations
+    space, deviations = narrow.space, narrow.space.data_deviations
     near = _NEAR_MEAN * deviations * rng.standard_normal(start.theta.shape)
     fit = replace(start, theta=np.where(known, start.theta, near))
-    narrow.space = copy(free)
-    narrow.space.lower = np.where(known, start.theta, free.lower)
-    narrow.space.upper = np.where(known, start.theta, free.upper)
+    held = copy(narrow)
+    held.space = copy(space)
+    held.space.lower = np.where(known, start.theta, space.lower)
+    held.space.upper = np.where(known, start.theta, space.upper)
     phases = np.sqrt(np.square((deviations * ~known)[:, None] * narrow.omega).sum(axis=0))
     needed, phase, largest = start.theta.size / 2, _FIRST_PHASE, phases.max()
     while largest > 0.0:  # else the other features are constant
         chosen = np.flatnonzero((phases > 0.0) & (phases <= phase))
         is_last = phase >= largest
         if len(chosen) >= needed or is_last:
-            seen = narrow.select(chosen)
+            seen = held.select(chosen)
             fit = descend_fully(seen, fit.theta, start.weights)
             narrow.n_evaluations += seen.n_evaluations
         if is_last:
             break
         phase *= _STEP
-    narrow.space = free
     fit = descend_fully(narrow, fit.theta, fit.weights)
     if is_explained(narrow, fit, rng) or len(fit.theta) == 1:
         return fit

@@ -59,7 +59,7 @@ _UNEXPLAINED = 30.0, 3e-4
 # The same without a pilot, an overidentification statistic or arguments that restrict the fit.
 # Fits of mixtures by their own family had 0.2 to 0.5 noise levels. A fit that missed 6 of 64
 # clusters had 8 of them, and 1.1e-4 of the sketch, with a loss of 0.7 nats.
-UNEXPLAINED_WITHOUT_PILOT = 3.0, 5e-5
+_UNEXPLAINED_WITHOUT_PILOT = 3.0, 5e-5
 _CONTRADICTED = 0.05  # part of a sketch by which it is of data unlike that of the pilot rows
 # Standard deviations of the overidentification statistic that noise explains, and the smallest loss
 # of which users are warned, in nats a sample.
@@ -458,14 +458,31 @@ def _diagonals(covariances: Array) -> Array:
     return np.diagonal(covariances, axis1=1, axis2=2) if covariances.ndim == 3 else covariances
 
 
+def is_large_cost(
+    cost: float, noise_level: float, energy: float, *, is_lenient: bool = False
+) -> bool:
+    """Whether a cost is warned of without a comparison with rows or a pilot.
+
+    Parameters
+    ----------
+    cost, noise_level
+        Cost of a fit, and expected cost of the distribution of the samples.
+    energy
+        Squared norm of the sketch.
+    is_lenient
+        Whether something else shows poor fits as well, or arguments restrict the fit.
+    """
+    n_levels, fraction = _UNEXPLAINED if is_lenient else _UNEXPLAINED_WITHOUT_PILOT
+    return cost > n_levels * noise_level and cost > fraction * energy
+
+
 def _warn_of_cost(
     sketch: Sketch, cost: float, noise_level: float, remedy: str, is_lenient: bool
 ) -> bool:
     """Warn of a large cost, where there are neither rows nor a pilot to compare with."""
     energy = float(np.vdot(sketch.z, sketch.z).real)
     is_lenient |= sketch.feature_map.pilot is not None
-    n_levels, fraction = _UNEXPLAINED if is_lenient else UNEXPLAINED_WITHOUT_PILOT
-    large = cost > n_levels * noise_level and cost > fraction * energy
+    large = is_large_cost(cost, noise_level, energy, is_lenient=is_lenient)
     if large:
         warn_user(
             f"the mixture leaves a cost of {cost / noise_level:.3g} noise levels, "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dask_sketch.decoders.checks.misfit import UNEXPLAINED_WITHOUT_PILOT, WARNED_NATS
+from dask_sketch.decoders.checks.misfit import WARNED_NATS, is_large_cost
 from dask_sketch.decoders.descent import Fit, descend_fully
 from dask_sketch.decoders.objectives.objective import Objective
 from dask_sketch.decoders.problem import Problem
@@ -47,9 +47,9 @@ def warn_of_noise(problem: Problem, objective: Objective, fit: Fit, threads: Thr
         "frequencies."
     )
     energy = float(sum(part @ part for part in objective.target))
-    levels, (n_levels, fraction) = fit.cost / objective.unit, UNEXPLAINED_WITHOUT_PILOT
-    if levels > n_levels and fit.cost > fraction * energy:
+    if is_large_cost(fit.cost, objective.unit, energy):
         return
+    levels = fit.cost / objective.unit
     loss, explained = simulated_loss(problem, objective, fit, threads)
     if levels > _MORE * explained:
         warn_user(
