@@ -64,8 +64,8 @@ class FeatureMap:
         Weights of such a mixture, shape (n_distributions,); divided by their sum. Equal by default.
     distribution
         Frequency distribution: ``"adapted-radius"`` (eq. 17; the default), ``"sparse-radius"``,
-        ``"sparse-windows"``, ``"sparse-sums"``, ``"folded-gaussian"``, ``"gaussian"``,
-        ``"gaussian-marginals"``, ``"gaussian-pairs"`` or ``"clustering"`` (Gribonval et al. 2017,
+        ``"sparse-windows"``, ``"sparse-sums"``, ``"dense-sums"``, ``"folded-gaussian"``,
+        ``"gaussian"``, ``"gaussian-marginals"``, ``"gaussian-pairs"`` or ``"clustering"`` (Gribonval et al. 2017,
         eq. 40, with :attr:`feature_weights`); see
         :func:`dask_sketch.features.frequency_distributions.sample_frequencies`.
     seed
@@ -79,8 +79,8 @@ class FeatureMap:
     whitening
         Matrix ``L``, shape (n_features, n_features): frequencies are sampled for ``L @ x``. The
         frequencies for ``x`` are ``L.T`` times the sampled ones, which costs nothing per sample,
-        except for the distributions ``"sparse-sums"`` and ``"gaussian-pairs"``, which multiply the
-        rows (see :attr:`row_whitening`).
+        except for distributions of sums, such as ``"sparse-sums"``, which multiply the rows (see
+        :attr:`row_whitening`).
     feature_names
         Names of the features, in order, if the data has names. Samples with other names, or with
         the same names in another order, are refused, and so are sketches of them.
@@ -96,6 +96,11 @@ class FeatureMap:
         features are its characters ``exp(-2 pi i h c / L)``. Only with the distributions
         ``"sparse-radius"`` and ``"gaussian"``, without whitening and without ``normalize``. The
         ``scale`` and the ``covariances`` have no effect on these features.
+    axes
+        Matrices of the distribution ``"dense-sums"``, shape (n_axes, n_features, n_features): each
+        base frequency is the product of one of them and of a random direction times an adapted
+        radius, so that the ``covariances`` have no effect on it. The transposed inverse Cholesky
+        factors of covariance matrices adapt the frequencies to these.
     scale_fit
         Fit from which :func:`~dask_sketch.design` took the scale, for plots. It is not part of the
         specification.
@@ -143,6 +148,7 @@ class FeatureMap:
     feature_names: tuple[str, ...] | None = None
     normalize: bool = False
     categories: Categories | None = None
+    axes: NDArray[np.float64] | None = None
     scale_fit: ScaleFit | None = field(default=None, repr=False)
     pilot: Pilot | None = field(default=None, repr=False)
 
@@ -174,6 +180,8 @@ class FeatureMap:
             checked["scale"] = specification.positive_scale(self.scale)
         else:
             checked["covariances"] = specification.positive_variances(self.covariances, d)
+        if self.axes is not None:
+            checked["axes"] = specification.matrices_of_axes(self.axes, self.distribution, d)
         if self.covariance_weights is not None:
             n = len(np.atleast_2d(checked["covariances"])) if self.scale is None else 1
             weights = specification.normalised_weights(self.covariance_weights, n)
@@ -233,7 +241,7 @@ class FeatureMap:
         """Matrix by which rows are multiplied before their phases are computed, or None.
 
         Only full whitening with structured frequencies: those of ``"sparse-sums"`` use few features
-        of the whitened rows, and those of ``"gaussian-pairs"`` have base frequencies on a grid.
+        of the whitened rows, and all have base frequencies on a grid.
         With any other distribution it is cheaper to multiply the frequencies once.
         """
         white = self.whitening
@@ -245,9 +253,9 @@ class FeatureMap:
     def spec(self) -> str:
         """Specification as canonical JSON text: sorted keys, exact numbers."""
         values = {key: getattr(self, name) for name, key in specification.STORED_NAMES.items()}
-        optional = (("feature_names", None), ("normalize", False), ("categories", None))
-        for name, default in optional:
-            if values[name] == default:  # digests of maps without them are older
+        optional = {"feature_names": None, "normalize": False, "categories": None, "axes": None}
+        for name, default in optional.items():
+            if values[name] is default:  # digests of maps without them are older
                 del values[name]
         if self.categories is not None:
             values["categories"] = self.categories.levels
@@ -268,6 +276,7 @@ class FeatureMap:
             whitening=self.whitening,
             row_whitening=self.row_whitening,
             categories=self.categories,
+            axes=self.axes,
         )
 
     @cached_property
@@ -619,7 +628,7 @@ class FeatureMap:
         return ("dask_sketch.FeatureMap", self.digest)
 
     def __sizeof__(self) -> int:
-        arrays = (self.covariances, self.covariance_weights, self.center, self.whitening)
+        arrays = (self.covariances, self.covariance_weights, self.center, self.whitening, self.axes)
         return object.__sizeof__(self) + sum(a.nbytes for a in arrays if a is not None)
 
 

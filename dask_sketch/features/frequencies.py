@@ -44,6 +44,8 @@ class FrequencySampling:
         Matrix that multiplies the rows of the data instead, of the same shape, or None.
     categories
         Levels of categorical features, or None.
+    axes
+        Matrices of ``"dense-sums"``, shape (n_axes, n_features, n_features), or None.
     """
 
     spec: str
@@ -55,6 +57,7 @@ class FrequencySampling:
     whitening: NDArray[np.float64] | None
     row_whitening: NDArray[np.float64] | None
     categories: Categories | None = None
+    axes: NDArray[np.float64] | None = None
 
 
 class SampledFrequencies:
@@ -183,6 +186,7 @@ def _sample(sampling: FrequencySampling) -> SampledFrequencies:
         sampling.n_frequencies,
         weights=sampling.weights,
         seed=sampling.seed,
+        axes=sampling.axes,
     )
     if sampling.whitening is not None and sampling.row_whitening is None:
         frequencies = sampling.whitening.T @ frequencies

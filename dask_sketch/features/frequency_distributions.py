@@ -31,6 +31,13 @@ shuffled deck and radii are stratified; with independent draws, dependence withi
 to 0.3 in ln KL. There are no Gaussian sums for clustering, because they lose a cluster now and then
 with few frequencies.
 
+``dense-sums`` has such groups, too, but base frequencies of all features, for mixtures whose
+covariance matrices are known about: a direction in which a component is narrow may involve all
+features, and then no frequency of few features is along it. Asymptotic loss of the decoded mixture,
+in units of that of maximum likelihood, with five frequencies for each parameter (d=8, K=5,
+overlapping, eigenvalues of 0.005 to 2.5, two mixtures): 1.5 and 1.1, and 2.3 and 1.2 with
+``sparse-sums``.
+
 ``gaussian-marginals``, for comparisons, is Gaussian with some frequencies of single features, which
 tell in which of them the shape differs.
 
@@ -205,6 +212,7 @@ def sample_frequencies(
     *,
     weights: ArrayLike | None = None,
     seed: int = 0,
+    axes: NDArray[np.float64] | None = None,
 ) -> NDArray[np.float64]:
     """Sample frequencies for one or several diagonal covariances (function DrawFreq, eq. 16-18).
 
@@ -215,7 +223,8 @@ def sample_frequencies(
         directions of at most four features, for mixtures with diagonal covariances);
         ``"sparse-windows"`` (the same, but 60 % of them have features of one window);
         ``"sparse-sums"`` (nearly the same, from sums and differences of a few base frequencies,
-        which are faster to sketch); ``"folded-gaussian"`` (radius ``|N(0, 1)|``); ``"gaussian"``
+        which are faster to sketch); ``"dense-sums"`` (such sums of base frequencies of all
+        features); ``"folded-gaussian"`` (radius ``|N(0, 1)|``); ``"gaussian"``
         (``omega ~ N(0, Sigma**-1)``: features with a Gaussian kernel of covariance ``Sigma``);
         ``"gaussian-marginals"`` (the same, but up to a quarter of them have one feature alone, 4 to
         16 for each); ``"gaussian-pairs"`` (all sums and differences of a few of these); or
@@ -232,6 +241,9 @@ def sample_frequencies(
         given.
     seed
         Seed of the random generator.
+    axes
+        For ``"dense-sums"``: matrices of which one multiplies the base frequencies of each group,
+        in place of one over the standard deviations, shape (n_axes, n_features, n_features).
 
     Returns
     -------
@@ -256,6 +268,8 @@ def sample_frequencies(
     rng = np.random.default_rng(seed)
     if distribution == "sparse-sums":
         return _sparse_sums(rng, variances, weights, n_frequencies)
+    if distribution == "dense-sums":
+        return _dense_sums(rng, variances, weights, n_frequencies, axes)
     if distribution == "gaussian-pairs":
         return _gaussian_pairs(rng, variances, weights, n_frequencies)
     chosen = variances[_labels(rng, len(variances), weights, n_frequencies)]
@@ -431,6 +445,34 @@ def _sparse_sums(
     chosen = variances[_distributions(_strata(rng, groups), len(variances), weights)]
     bases = np.stack(sides, axis=1) / np.sqrt(chosen)[:, None, None]
     return combine(bases, n_frequencies)
+
+
+def _dense_sums(
+    rng: np.random.Generator,
+    variances: NDArray[np.float64],
+    weights: ArrayLike | None,
+    n_frequencies: int,
+    axes: NDArray[np.float64] | None,
+) -> NDArray[np.float64]:
+    """Sample structured frequencies of all features; each group for one matrix, or distribution."""
+    groups, d = n_groups(n_frequencies), variances.shape[1]
+    n = groups * SIDE
+    sides = []
+    for _ in range(2):
+        normal = rng.standard_normal((n, d))
+        radius = adapted_radius(_strata(rng, n)) * np.sqrt(0.5)
+        normal *= (radius / np.linalg.norm(normal, axis=1))[:, None]
+        sides.append(normal.reshape(groups, SIDE, d))
+    bases, uniform = np.stack(sides, axis=1), _strata(rng, groups)
+    if axes is None:
+        chosen = _distributions(uniform, len(variances), weights)
+        return combine(bases / np.sqrt(variances[chosen])[:, None, None], n_frequencies)
+    chosen = _distributions(uniform, len(axes), None)
+    # feature by feature: the last bits of a product of matrices depend on the processor
+    rotated = np.zeros_like(bases)
+    for feature in range(d):
+        rotated += axes[chosen][:, None, None, :, feature] * bases[..., feature, None]
+    return combine(rotated, n_frequencies)
 
 
 def _gaussian_pairs(

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -60,6 +60,28 @@ class PilotMixture:
         )
 
 
+@dataclass(frozen=True)
+class MatrixMixture:
+    """Mixture of Gaussians with covariance matrices.
+
+    Attributes
+    ----------
+    weights
+        Weights of the components, shape (n_components,), summing to one.
+    means
+        Means of the components, shape (n_components, n_features).
+    covariances
+        Covariance matrices, shape (n_components, n_features, n_features).
+    score
+        Mean log-likelihood of the rows, in nats.
+    """
+
+    weights: Array
+    means: Array
+    covariances: Array
+    score: float
+
+
 @dataclass(frozen=True, eq=False)
 class Pilot:
     """Record of the rows from which a feature map was designed.
@@ -95,6 +117,9 @@ class Pilot:
     smallest_variances
         Smallest variance of a component in each feature, shape (n_features,); None where it is a
         millionth of the variance of the rows.
+    matrix_mixture
+        Mixture with covariance matrices of as many components, in the units of the data; None
+        unless the map is for such mixtures, and there are enough rows.
     """
 
     n_rows: int
@@ -107,6 +132,7 @@ class Pilot:
     clusters_excess: float = 0.0
     floor_loss: float = 0.0
     smallest_variances: Array | None = None
+    matrix_mixture: MatrixMixture | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """All values, for JSON; clusters and characteristic function only where there are some."""
@@ -136,6 +162,9 @@ class Pilot:
         out |= {"floor_loss": self.floor_loss} if self.floor_loss else {}
         if self.smallest_variances is not None:
             out["smallest_variances"] = self.smallest_variances.tolist()
+        if self.matrix_mixture is not None:
+            values = asdict(self.matrix_mixture)
+            out["matrix_mixture"] = {name: np.asarray(each).tolist() for name, each in values.items()}
         if self.characteristic is not None:
             steps = np.rint(_STEPS * self.characteristic.view(np.float64)).astype(np.int8)
             out["characteristic"] = base64.b64encode(steps.tobytes()).decode()
@@ -199,6 +228,7 @@ class Pilot:
                 excess,
                 float(values.get("floor_loss", 0.0)),
                 _numbers(values["smallest_variances"]) if "smallest_variances" in values else None,
+                _matrix_mixture(values.get("matrix_mixture")),
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(
@@ -215,6 +245,11 @@ class Pilot:
                 shapes += [(probabilities, (k, probabilities.size // k))]
                 if (probabilities < 0).any():
                     raise InputError("pilot holds probabilities that are negative.")
+        matrix_mixture = out.matrix_mixture
+        if matrix_mixture is not None:
+            k = len(matrix_mixture.weights)
+            shapes += [(matrix_mixture.weights, (k,)), (matrix_mixture.means, (k, n_features))]
+            shapes += [(matrix_mixture.covariances, (k, n_features, n_features))]
         if out.smallest_variances is not None:
             shapes.append((out.smallest_variances, (n_features,)))
         if out.characteristic is not None:
@@ -241,7 +276,9 @@ class Pilot:
             or (pilot_mixture is not None and (pilot_mixture.variances <= 0).any())
         ):
             raise InputError("pilot holds variances that are not positive.")
-        for each in (pilot_mixture, clusters):
+        if matrix_mixture is not None and not _are_positive(matrix_mixture.covariances):
+            raise InputError("pilot holds matrices that are not positive definite.")
+        for each in (pilot_mixture, clusters, matrix_mixture):
             if each is not None and not (
                 (each.weights >= 0).all() and abs(each.weights.sum() - 1.0) < 1e-8
             ):
@@ -278,6 +315,19 @@ def _characteristic(text: Any) -> Complex | None:
         return None
     content = base64.b64decode(text, validate=True)
     return _characteristic_of(np.frombuffer(content, np.int8).astype(np.float64))
+
+
+def _matrix_mixture(stored: Any) -> MatrixMixture | None:
+    if stored is None:
+        return None
+    arrays = (_numbers(stored[name]) for name in ("weights", "means", "covariances"))
+    return MatrixMixture(*arrays, float(stored["score"]))
+
+
+def _are_positive(matrices: Array) -> bool:
+    """Whether matrices are symmetric and positive definite."""
+    symmetric = np.array_equal(matrices, matrices.transpose(0, 2, 1))
+    return symmetric and bool((np.linalg.eigvalsh(matrices) > 0.0).all())
 
 
 def _numbers(values: Any) -> Array:

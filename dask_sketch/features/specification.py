@@ -21,6 +21,7 @@ STORED_NAMES = {
     **{name: name for name in ("n_features", "n_frequencies", "scale", "covariances", "seed")},
     **{name: name for name in ("dtype", "center", "whitening", "feature_names", "normalize")},
     "categories": "categories",
+    "axes": "axes",
     "covariance_weights": "law_weights",
     "distribution": "law",
 }
@@ -130,6 +131,27 @@ def normalised_weights(value: Any, n_distributions: int) -> Array:
             "covariances, none negative."
         )
     return frozen(out / out.sum())
+
+
+def matrices_of_axes(value: Any, distribution: str, n_features: int) -> Array:
+    """Validate ``axes``: invertible matrices, for ``"dense-sums"`` only."""
+    if distribution != "dense-sums":
+        raise InputError(
+            f"axes with distribution={distribution!r}: only the base frequencies of 'dense-sums' "
+            "have axes; leave axes out.",
+            parameter="axes",
+        )
+    out = _numbers("axes", value)
+    shape = (n_features, n_features)
+    if out.ndim != 3 or out.shape[1:] != shape or not out.size or not np.isfinite(out).all():
+        raise InputError(
+            f"axes has shape {out.shape}; give finite numbers of shape (n_axes, {n_features}, "
+            f"{n_features}).",
+            parameter="axes",
+        )
+    if (np.linalg.matrix_rank(out) < n_features).any():
+        raise InputError("axes holds a singular matrix: give matrices of full rank.")
+    return frozen(out)
 
 
 def finite_point(value: Any, n_features: int) -> Array:

@@ -21,6 +21,7 @@ from dask_sketch.features.design import (
 )
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.features.frequency_distributions import FEW, min_with_marginals
+from dask_sketch.features.matrix_pilot import adapted_to_matrices, with_matrices
 from dask_sketch.features.pilot import WARNED_SAMPLING_LOSS, rounded_characteristic
 from dask_sketch.features.pilot_fit import filled_pilot, with_further_start
 from dask_sketch.graph.pilot_samples import pilot_samples
@@ -260,7 +261,7 @@ def design(
             "length. Pass nan_policy='omit'.",
             parameter="nan_policy",
         )
-    size = n_pilot or default_n_pilot(samples.n_features, n_components, task)
+    size = n_pilot or default_n_pilot(samples.n_features, n_components, task, kind)
     read = partial(
         pilot_samples, samples, seed=seed, nan_policy=nan_policy, normalize=normalize,
         progress=progress,
@@ -290,7 +291,13 @@ def design(
 
     may_read = n_pilot is None and n_components is not None and task == "mixture"
     feature_map, pilot = _design_from_enough(map_of_rows, read, pilot, size if may_read else None)
-    return _with_further_start(feature_map, pilot, seed) if task == "mixture" else feature_map
+    if task != "mixture":
+        return feature_map
+    feature_map = _with_further_start(feature_map, pilot, seed)
+    if kind != "full" or samples.categories is not None or nan_policy == "available":
+        return feature_map
+    is_free = all(each is None for each in (distribution, scale, covariances, whitening))
+    return _with_matrices(feature_map, pilot, seed, is_free)
 
 
 def _design_from_enough(
@@ -327,6 +334,17 @@ def _with_further_start(
     if pilot is None or feature_map.categories is not None or np.isnan(rows).any():
         return feature_map
     return feature_map.with_pilot(with_further_start(pilot, rows, seed))
+
+
+def _with_matrices(
+    feature_map: FeatureMap, rows: NDArray[np.float64], seed: int, is_free: bool
+) -> FeatureMap:
+    """Feature map with a mixture with covariance matrices, to which its frequencies are adapted."""
+    assert feature_map.pilot is not None  # the map was designed
+    feature_map = feature_map.with_pilot(with_matrices(feature_map.pilot, rows, seed))
+    if not is_free or feature_map.distribution != "sparse-sums":
+        return feature_map
+    return _with_characteristic(adapted_to_matrices(feature_map, rows), rows)
 
 
 def _with_characteristic(feature_map: FeatureMap, rows: NDArray[np.float64]) -> FeatureMap:

@@ -11,12 +11,12 @@ from typing import Any, Literal, get_args
 from dask_sketch.errors import InputError
 
 Distribution = Literal[
-    "adapted-radius", "sparse-radius", "sparse-windows", "sparse-sums", "folded-gaussian",
-    "gaussian", "gaussian-marginals", "gaussian-pairs", "clustering",
+    "adapted-radius", "sparse-radius", "sparse-windows", "sparse-sums", "dense-sums",
+    "folded-gaussian", "gaussian", "gaussian-marginals", "gaussian-pairs", "clustering",
 ]  # fmt: skip
 DISTRIBUTIONS: tuple[str, ...] = get_args(Distribution)
 """Frequency distributions, see :mod:`dask_sketch.features.frequency_distributions`."""
-STRUCTURED = ("sparse-sums", "gaussian-pairs")
+STRUCTURED = ("sparse-sums", "dense-sums", "gaussian-pairs")
 """Distributions whose frequencies are sums and differences of a few base frequencies."""
 
 Task = Literal["mixture", "clustering", "comparison"]

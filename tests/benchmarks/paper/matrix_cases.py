@@ -92,7 +92,9 @@ def _full_covariances(
     truth = tilted_mixture(n_components, d, seed, *shape)
     x = truth.sample(n_samples, seed=seed + 1000)
     heldout = truth.sample(n_samples, seed=seed + 2000)
-    feature_map = design(x[:20_000], n_components=n_components, n_frequencies=m, seed=seed)
+    feature_map = design(
+        x[:20_000], n_components=n_components, n_frequencies=m, covariance_type="full", seed=seed
+    )
     alone = sketch(x, feature_map, sample=False)
     fits = {
         OURS: partial(decode, alone, n_components, covariance_type="full", seed=seed),
