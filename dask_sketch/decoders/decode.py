@@ -49,7 +49,7 @@ from dask_sketch.decoders.replicates import (
 )
 from dask_sketch.decoders.search import expected_seconds
 from dask_sketch.decoders.simulated_centroids import nearer_on_simulated_rows
-from dask_sketch.decoders.simulated_rows import SIMULATED, likelier_on_simulated_rows
+from dask_sketch.decoders.simulated_rows import OF_PILOT, SIMULATED, likelier_on_simulated_rows
 from dask_sketch.decoders.starts import FAMILIES, type_of_start
 from dask_sketch.errors import DecodeError
 from dask_sketch.models.centroids import Centroids
@@ -228,9 +228,10 @@ def decode(
         sum of a diagonal matrix and a matrix of rank ``r``, for data of many features. If the
         sketch has random rows, matrices are fitted by maximum likelihood on these rows, and to the
         sketch itself. Without rows, they are fitted to the sketch alone, starting from diagonal
-        mixtures of the same sketch (``"cl-ompr"`` or ``"splitting"``). If the data is clearly not a
-        mixture of so few Gaussians, they are fitted to simulated rows that are calibrated to the
-        sketch. They need ``n_components``, at most 4096 parameters, and five frequencies for each
+        mixtures of the same sketch (``"cl-ompr"`` or ``"splitting"``), and first from the matrices
+        of the pilot rows that ``design(covariance_type="full")`` records. If the data is clearly
+        not a mixture of so few Gaussians, the matrices of the pilot rows are returned, or, with
+        other maps, matrices fitted to simulated rows that are calibrated to the sketch. They need ``n_components``, at most 4096 parameters, and five frequencies for each
         parameter, or two with ``"low-rank:r"``. Each component has ``1 + d + d (d + 1) / 2``
         parameters with ``"full"``, and ``1 + d + d (1 + r)`` with ``"low-rank:r"``. The fit is
         always refined as by ``refine="efficient"``.
@@ -429,7 +430,8 @@ def _warn_of_fit(problem: Problem, solution: Solution, non_default: Collection[s
     sketch, test = problem.sketch, solution.overidentification
     if problem.model in TRANSFORMS:  # the methods of these models compare with rivals themselves
         return
-    if problem.has_matrices and solution.message == SIMULATED:  # users are warned of such solutions
+    # users are warned of simulated rows, and pilot rows are enough for their mixture
+    if problem.has_matrices and solution.message in (SIMULATED, OF_PILOT):
         return
     if solution.factors is not None and (solution.score is None or problem.refine is not None):
         warn_of_lost_width(solution.factors, has_rows=solution.score is not None)

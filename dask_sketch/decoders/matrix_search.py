@@ -33,7 +33,13 @@ from dask_sketch.decoders.objectives.objective import Objective
 from dask_sketch.decoders.problem import Problem, Report, Solution, require_weight
 from dask_sketch.decoders.rare_components import keep_rare_components
 from dask_sketch.decoders.search import search_atoms
-from dask_sketch.decoders.starts import Start, find_atom, pilot_mixture, pilot_start
+from dask_sketch.decoders.starts import (
+    Start,
+    find_atom,
+    pilot_matrices,
+    pilot_mixture,
+    pilot_start,
+)
 from dask_sketch.models.covariances import COVARIANCES, Components
 from dask_sketch.models.relocation import agglomerate
 from dask_sketch.validation.threads import Threads
@@ -73,7 +79,7 @@ def search_matrices(
     threads: Threads,
     known: float | None = None,
 ) -> Fit:
-    """Fit of one replicate, from diagonal mixtures of the same sketch.
+    """Fit of one replicate, from the mixture of the pilot, or diagonal mixtures of the same sketch.
 
     Parameters
     ----------
@@ -92,6 +98,11 @@ def search_matrices(
     diagonal = replace(problem, covariance_type="diag")
     if isinstance(objective, FactorObjective):
         return _search_factors(problem, objective, rng, report, threads)
+    of_pilot = pilot_matrices(problem.sketch, k) if problem.family == "full" else None
+    if of_pilot is not None and known is None:
+        fit = fit_matrices(problem, of_pilot, report, threads)
+        if is_explained(objective, fit, rng.spawn(1)[0]):
+            return fit
     searched = search_atoms(diagonal, rng, report, threads, algorithm=_algorithm(problem, k))
     fit = _moved(problem, objective, _matrices_of(objective, searched), rng, report, threads)
     affordable = step_work(objective, k) < _MOVE_WORK / _SHORT / (1 + _TRIALS)

@@ -15,6 +15,7 @@ import numpy as np
 
 from dask_sketch.decoders.calibrated_sample import CalibratedSample, calibrate_rows
 from dask_sketch.decoders.checks.expected_loss import gain_by_chance
+from dask_sketch.decoders.checks.few_pilot_rows import warn_of_few_pilot_rows
 from dask_sketch.decoders.checks.misfit import WARNED_NATS, is_suspect, mean_log_likelihood
 from dask_sketch.decoders.checks.unlike_pilot import pilot_is_such_a_mixture
 from dask_sketch.decoders.checks.unusual_rows import rows_remedy
@@ -26,7 +27,7 @@ from dask_sketch.decoders.likelihood import (
 )
 from dask_sketch.decoders.objectives.atoms import Array
 from dask_sketch.decoders.problem import Problem, Solution
-from dask_sketch.decoders.starts import nearby_mixture, pilot_mixture
+from dask_sketch.decoders.starts import nearby_mixture, pilot_matrices, pilot_mixture
 from dask_sketch.models.density import RowDensity
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.model import LIKELIEST
@@ -49,6 +50,7 @@ _CLEAR_GAIN, _AGREES, _LARGE_GAIN, _MOST = 0.5, 25.0, 10.0, 30.0
 # second one if the fit has axes as narrow as it may have
 _COLLINEAR, _COLLINEAR_NARROW = 1e-3, 1e-2
 SIMULATED = f"{LIKELIEST}simulated rows, calibrated to the sketch"
+OF_PILOT = f"{LIKELIEST}the pilot rows of the feature map"
 _STARTS = 2  # starts by k-means, beside the fit to the sketch and the mixture of the pilot
 
 
@@ -75,6 +77,12 @@ def likelier_on_simulated_rows(problem: Problem, solution: Solution, threads: Th
     """
     shapes = solution.shapes
     if shapes is None or not _is_doubtful(problem, solution):
+        return solution
+    if problem.family == "full":
+        of_pilot = _of_pilot(problem, solution, threads)
+        if of_pilot is not None:
+            return of_pilot
+    if problem.has_matrices and _is_collinear(problem, solution):
         return solution
     sketch, nearby = problem.sketch, nearby_mixture(problem.sketch)
     fit = solution.weights, solution.means, shapes
@@ -160,15 +168,44 @@ def _is_doubtful(problem: Problem, solution: Solution) -> bool:
     if is_asked or problem.n_components is None or problem.n_components < 2:
         return False
     if problem.has_matrices:
-        # simulated rows do not have features that nearly follow from others
-        if is_suspect(sketch, solution.overidentification):
-            narrow = not np.isfinite(solution.unresolved)
-            return _smallest_eigenvalue(solution) > (_COLLINEAR_NARROW if narrow else _COLLINEAR)
-        return False
+        return is_suspect(sketch, solution.overidentification)
     pilot = sketch.feature_map.pilot
     has_pilot = pilot is not None and pilot.mixture is not None and problem.model == "gaussian"
     is_other = has_pilot and pilot_mixture(sketch) is None
     return is_other and not pilot_is_such_a_mixture(sketch)
+
+
+def _is_collinear(problem: Problem, solution: Solution) -> bool:
+    """Whether features nearly follow from others, which they do not in simulated rows."""
+    narrow = not np.isfinite(solution.unresolved)
+    return _smallest_eigenvalue(solution) <= (_COLLINEAR_NARROW if narrow else _COLLINEAR)
+
+
+def _of_pilot(problem: Problem, solution: Solution, threads: Threads) -> Solution | None:
+    """Mixture with covariance matrices of the pilot rows; None if there is none, or no likelier.
+
+    Noise does not explain the fit to the sketch, so that the pilot rows say more than it.
+    """
+    pilot, record = (
+        pilot_matrices(problem.sketch, problem.size), problem.sketch.feature_map.pilot
+    )  # fmt: skip
+    if pilot is None or record is None:
+        return None
+    mixture = pilot.weights, pilot.means, pilot.variances
+    rows = simulated_rows(problem.sketch, [mixture], problem.seed)
+    equal, nan = np.full(len(rows), 1.0 / len(rows)), float("nan")
+    score = mean_log_likelihood(rows, equal, mixture)
+    assert solution.shapes is not None
+    fit = solution.weights, solution.means, solution.shapes
+    gain = score - mean_log_likelihood(rows, equal, fit)
+    n_parameters = problem.required_size * problem.count_parameters() - 1
+    if gain <= gain_by_chance(n_parameters) / record.n_rows:
+        return None
+    calibrated = CalibratedSample(rows, equal, equal, np.inf, 0, 0, nan, nan)
+    best = LikelihoodCandidates(None, mixture, score, True, calibrated)
+    warn_of_few_pilot_rows(problem.sketch, has_matrices=True)
+    made = likeliest_solution(problem, best, threads, solution.n_evaluations, gain)
+    return replace(made, message=OF_PILOT)
 
 
 def _smallest_eigenvalue(solution: Solution) -> float:

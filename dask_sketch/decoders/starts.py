@@ -501,3 +501,20 @@ def pilot_start(sketch: Sketch, n_components: int | None, seed: int = 0) -> Star
         mixture = GaussianMixture(components.weights, components.means, components.variances)
         components = fit_pilot(mixture.sample(_POINTS, seed=seed), n_components, seed)
     return Start(components.weights, components.means, components.variances)
+
+
+def pilot_matrices(sketch: Sketch, n_components: int | None) -> Start | None:
+    """Mixture with covariance matrices of the pilot rows, of the same data as the sketch, or None.
+
+    Parameters
+    ----------
+    sketch
+        Sketch of at least one sample.
+    n_components
+        Number of components that the mixture must have.
+    """
+    pilot = sketch.feature_map.pilot
+    mixture = None if pilot is None else pilot.matrix_mixture
+    if mixture is None or len(mixture.weights) != n_components or pilot_mixture(sketch) is None:
+        return None
+    return Start(mixture.weights, mixture.means, mixture.covariances)

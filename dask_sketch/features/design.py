@@ -107,10 +107,7 @@ def default_n_frequencies(
 
 
 def default_n_pilot(
-    n_features: int | None,
-    n_components: int | None = None,
-    task: str = "mixture",
-    covariance_type: str | None = None,
+    n_features: int | None, n_components: int | None = None, task: str = "mixture"
 ) -> int:
     """Forty rows for each parameter of the mixture of a pilot, and 5,000 at least.
 
@@ -125,9 +122,6 @@ def default_n_pilot(
         Number of components ``K`` of the mixture, with ``(2 d + 1) K`` parameters, or of centroids.
     task
         Purpose of the sketch, see :func:`dask_sketch.design`.
-    covariance_type
-        Name of the type of the covariances: with ``"full"``, the parameters of matrices count,
-        where these can be fitted to a sketch.
 
     Returns
     -------
@@ -143,10 +137,6 @@ def default_n_pilot(
     if n_features is None or n_components is None:
         return _MIN_PILOT
     n_parameters = ((1 if task == "clustering" else 2) * n_features + 1) * n_components
-    if covariance_type == "full":
-        n_matrices = covariances_of("full").n_parameters(n_components, n_features)
-        with_matrices = (1 + n_features) * n_components + n_matrices
-        n_parameters = with_matrices if with_matrices <= MAX_SOLVABLE else n_parameters
     max_pilot = min(_MAX_PILOT, _PILOT_VALUES // n_features)
     return max(min(_PILOT_ROWS_PER_PARAMETER * n_parameters, max_pilot), _MIN_PILOT)
 

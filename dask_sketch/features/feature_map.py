@@ -65,8 +65,8 @@ class FeatureMap:
     distribution
         Frequency distribution: ``"adapted-radius"`` (eq. 17; the default), ``"sparse-radius"``,
         ``"sparse-windows"``, ``"sparse-sums"``, ``"dense-sums"``, ``"folded-gaussian"``,
-        ``"gaussian"``, ``"gaussian-marginals"``, ``"gaussian-pairs"`` or ``"clustering"`` (Gribonval et al. 2017,
-        eq. 40, with :attr:`feature_weights`); see
+        ``"gaussian"``, ``"gaussian-marginals"``, ``"gaussian-pairs"`` or ``"clustering"``
+        (Gribonval et al. 2017, eq. 40, with :attr:`feature_weights`); see
         :func:`dask_sketch.features.frequency_distributions.sample_frequencies`.
     seed
         Seed of the random frequencies, ``>= 0``.

@@ -7,8 +7,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from dask_sketch.features.design import default_n_pilot
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.features.pilot import MatrixMixture, Pilot
+from dask_sketch.features.pilot_fit import sampling_loss
 from dask_sketch.models.density import RowDensity
 from dask_sketch.models.low_rank import covariances_of
 from dask_sketch.models.weighted_em import fit_mixture
@@ -18,14 +20,50 @@ Array = NDArray[np.float64]
 # Features up to which frequencies of all of them are fitted nearly as fast as those of four: one
 # gradient takes 1.2 times as long as with variances in 8 features, and 4 times in 20.
 _MAX_FEATURES = 12
-# Pilot rows for each parameter: fewer lose over 0.05 nats, and say little about directions.
-_ROWS_PER_PARAMETER = 10
+# Pilot rows for each parameter: fewer lose over 0.1 nats, and say little about directions.
+_MIN_ROWS = 5
 # Factor of frequencies whose radii are adapted to one component: low frequencies tell most about
 # components that do not overlap, and with components that do they tell too little. In 20 mixtures
 # (d = 2 to 12, K = 3 to 20) the best of six factors was 0.25 to 0.4 where the overlap is below
 # 0.001, 0.4 to 0.6 below 0.04, and 0.9 to 1.3 from 0.14.
 _LOWEST, _SLOPE, _HIGHEST = 0.35, 1.5, 1.0
-_DIGITS = 3  # of axes, which every task of a cluster receives
+_DIGITS = 3  # digits of axes, which every task of a cluster receives
+
+
+def n_pilot_of_type(
+    covariance_type: str | None,
+    n_features: int | None,
+    n_components: int | None,
+    task: str = "mixture",
+) -> int:
+    """Default number of pilot rows, by the number of parameters of the type of covariances.
+
+    Parameters
+    ----------
+    covariance_type
+        Name of the type, or None.
+    n_features, n_components, task
+        Arguments of :func:`~dask_sketch.features.design.default_n_pilot`.
+
+    Examples
+    --------
+    >>> n_pilot_of_type(None, 8, 10), n_pilot_of_type("full", 8, 10)
+    (6800, 18000)
+    """
+    default = default_n_pilot(n_features, n_components, task)
+    if covariance_type != "full" or n_features is None or n_components is None:
+        return default
+    n_parameters = _n_parameters(n_components, n_features)
+    if n_parameters > MAX_SOLVABLE:
+        return default
+    # a mixture with as many parameters, and no covariances
+    return max(default, default_n_pilot(n_features, n_parameters // (n_features + 1), "clustering"))
+
+
+def _n_parameters(n_components: int, n_features: int) -> int:
+    """Number of parameters of a mixture with covariance matrices."""
+    n_matrices = covariances_of("full").n_parameters(n_components, n_features)
+    return n_components * (1 + n_features) + n_matrices
 
 
 def with_matrices(pilot: Pilot, rows: Array, seed: int = 0) -> Pilot:
@@ -52,15 +90,15 @@ def with_matrices(pilot: Pilot, rows: Array, seed: int = 0) -> Pilot:
     if mixture is None or d < 2 or not (np.ptp(rows, axis=0) > 0).all():
         return pilot
     k = len(mixture.weights)
-    n_parameters = k * (1 + d) + covariances_of("full").n_parameters(k, d)
-    if n_parameters > MAX_SOLVABLE or len(rows) < _ROWS_PER_PARAMETER * n_parameters:
+    n_parameters = _n_parameters(k, d)
+    if n_parameters > MAX_SOLVABLE or len(rows) < _MIN_ROWS * n_parameters:
         return pilot
     start = mixture.weights, mixture.means, mixture.variances
-    fitted = fit_mixture(
-        rows, None, k, starts=[start], n_starts=1, seed=seed, covariance_type="full"
-    )
-    found = MatrixMixture(fitted.weights, fitted.means, fitted.covariances, fitted.log_likelihood)
-    return replace(pilot, matrix_mixture=found)
+    fitted = fit_mixture(rows, None, k, starts=[start], seed=seed, covariance_type="full")
+    matrices = 0.5 * (fitted.covariances + fitted.covariances.transpose(0, 2, 1))
+    found = fitted.weights, fitted.means, matrices
+    loss = sampling_loss(rows, found, seed, "full")
+    return replace(pilot, matrix_mixture=MatrixMixture(*found, fitted.log_likelihood, loss))
 
 
 def adapted_to_matrices(feature_map: FeatureMap, rows: Array) -> FeatureMap:

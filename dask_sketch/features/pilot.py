@@ -74,12 +74,15 @@ class MatrixMixture:
         Covariance matrices, shape (n_components, n_features, n_features).
     score
         Mean log-likelihood of the rows, in nats.
+    sampling_loss
+        Estimated loss on other rows, because it was fitted to few, in nats.
     """
 
     weights: Array
     means: Array
     covariances: Array
     score: float
+    sampling_loss: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,8 +166,8 @@ class Pilot:
         if self.smallest_variances is not None:
             out["smallest_variances"] = self.smallest_variances.tolist()
         if self.matrix_mixture is not None:
-            values = asdict(self.matrix_mixture)
-            out["matrix_mixture"] = {name: np.asarray(each).tolist() for name, each in values.items()}
+            stored = asdict(self.matrix_mixture).items()
+            out["matrix_mixture"] = {name: np.asarray(each).tolist() for name, each in stored}
         if self.characteristic is not None:
             steps = np.rint(_STEPS * self.characteristic.view(np.float64)).astype(np.int8)
             out["characteristic"] = base64.b64encode(steps.tobytes()).decode()
@@ -245,11 +248,8 @@ class Pilot:
                 shapes += [(probabilities, (k, probabilities.size // k))]
                 if (probabilities < 0).any():
                     raise InputError("pilot holds probabilities that are negative.")
-        matrix_mixture = out.matrix_mixture
-        if matrix_mixture is not None:
-            k = len(matrix_mixture.weights)
-            shapes += [(matrix_mixture.weights, (k,)), (matrix_mixture.means, (k, n_features))]
-            shapes += [(matrix_mixture.covariances, (k, n_features, n_features))]
+        if out.matrix_mixture is not None:
+            shapes += _shapes_of_matrices(out.matrix_mixture, n_features)
         if out.smallest_variances is not None:
             shapes.append((out.smallest_variances, (n_features,)))
         if out.characteristic is not None:
@@ -276,9 +276,7 @@ class Pilot:
             or (pilot_mixture is not None and (pilot_mixture.variances <= 0).any())
         ):
             raise InputError("pilot holds variances that are not positive.")
-        if matrix_mixture is not None and not _are_positive(matrix_mixture.covariances):
-            raise InputError("pilot holds matrices that are not positive definite.")
-        for each in (pilot_mixture, clusters, matrix_mixture):
+        for each in (pilot_mixture, clusters, out.matrix_mixture):
             if each is not None and not (
                 (each.weights >= 0).all() and abs(each.weights.sum() - 1.0) < 1e-8
             ):
@@ -320,14 +318,29 @@ def _characteristic(text: Any) -> Complex | None:
 def _matrix_mixture(stored: Any) -> MatrixMixture | None:
     if stored is None:
         return None
-    arrays = (_numbers(stored[name]) for name in ("weights", "means", "covariances"))
-    return MatrixMixture(*arrays, float(stored["score"]))
+    weights, means, matrices = (
+        _numbers(stored[name]) for name in ("weights", "means", "covariances")
+    )
+    loss = float(stored["sampling_loss"])
+    return MatrixMixture(weights, means, matrices, float(stored["score"]), loss)
 
 
-def _are_positive(matrices: Array) -> bool:
-    """Whether matrices are symmetric and positive definite."""
+def _shapes_of_matrices(
+    mixture: MatrixMixture, n_features: int
+) -> list[tuple[Array, tuple[int, ...]]]:
+    """Shapes that the arrays must have; an error for matrices that are not positive definite."""
+    k, matrices = len(mixture.weights), mixture.covariances
+    shapes: list[tuple[Array, tuple[int, ...]]] = [
+        (mixture.weights, (k,)),
+        (mixture.means, (k, n_features)),
+        (matrices, (k, n_features, n_features)),
+    ]
+    if any(array.shape != shape or not np.isfinite(array).all() for array, shape in shapes):
+        return shapes  # which are compared by the caller
     symmetric = np.array_equal(matrices, matrices.transpose(0, 2, 1))
-    return symmetric and bool((np.linalg.eigvalsh(matrices) > 0.0).all())
+    if not (symmetric and (np.linalg.eigvalsh(matrices) > 0.0).all()):
+        raise InputError("pilot holds matrices that are not positive definite.")
+    return shapes
 
 
 def _numbers(values: Any) -> Array:

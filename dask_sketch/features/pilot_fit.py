@@ -211,13 +211,13 @@ def record_pilot(
         n_moves=n_moves,
     )
     best = PilotMixture(mixture.weights, mixture.means, mixture.covariances, mixture.log_likelihood)
-    smallest = None
+    smallest, loss = None, sampling_loss(x, (best.weights, best.means, best.variances), seed)
     floor = smallest_variances(rows, variance)[0]
     if (floor < MIN_VARIANCE * variance).any():
         smallest = floor
     return Pilot(
-        len(rows), variance, gaussian, _with_constants(rows, best), _sampling_loss(x, best, seed),
-        clusters, clusters_excess=excess, floor_loss=_loss_by_floor(x, best, mixture.smallest),
+        len(rows), variance, gaussian, _with_constants(rows, best), loss, clusters,
+        clusters_excess=excess, floor_loss=_loss_by_floor(x, best, mixture.smallest),
         smallest_variances=smallest,
     )  # fmt: skip
 
@@ -318,23 +318,36 @@ def record_mixed_pilot(
     return Pilot(len(rows), variance, single.log_likelihood, best)
 
 
-def _sampling_loss(rows: Array, mixture: PilotMixture, seed: int) -> float:
+def sampling_loss(
+    rows: Array, start: tuple[Array, Array, Array], seed: int, covariance_type: str = "diag"
+) -> float:
     """Estimated loss on other rows of a mixture that was fitted to few, in nats.
 
     With ``p`` parameters and ``n`` rows, a fit is too likely by ``p / (2 n)`` on its rows, and too
     unlikely by as much on others. Fits to halves of the rows differ by four times that between the
     rows of their own and the others, and by more if the data is not a mixture of Gaussians.
+
+    Parameters
+    ----------
+    rows
+        Finite rows, shape (n, n_features).
+    start
+        Weights, means, and variances or matrices of the mixture.
+    seed
+        Seed of the halves, ``>= 0``.
+    covariance_type
+        Type of its covariances.
     """
     order = np.random.default_rng(seed).permutation(len(rows))
-    middle, k = len(rows) // 2, len(mixture.weights)
-    start = [(mixture.weights, mixture.means, mixture.variances)]
+    middle, k = len(rows) // 2, len(start[0])
     gap = 0.0
     for fitted, others in ((order[:middle], order[middle:]), (order[middle:], order[:middle])):
         if len(fitted) < k or not (np.ptp(rows[fitted], axis=0) > 0).all():
             return 0.0
         half = fit_mixture(
-            rows[fitted], None, k, starts=start, n_starts=0, n_moves=0,
+            rows[fitted], None, k, starts=[start], n_starts=0, n_moves=0,
             n_iterations=_HALF_ITERATIONS, tolerance=10.0 * _TOLERANCE,
+            covariance_type=covariance_type,
         )  # fmt: skip
         density = RowDensity(half.weights, half.means, half.covariances)
         gap += 0.5 * (half.log_likelihood - float(density.log_total(rows[others]).mean()))

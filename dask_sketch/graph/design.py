@@ -21,7 +21,7 @@ from dask_sketch.features.design import (
 )
 from dask_sketch.features.feature_map import FeatureMap
 from dask_sketch.features.frequency_distributions import FEW, min_with_marginals
-from dask_sketch.features.matrix_pilot import adapted_to_matrices, with_matrices
+from dask_sketch.features.matrix_pilot import adapted_to_matrices, n_pilot_of_type, with_matrices
 from dask_sketch.features.pilot import WARNED_SAMPLING_LOSS, rounded_characteristic
 from dask_sketch.features.pilot_fit import filled_pilot, with_further_start
 from dask_sketch.graph.pilot_samples import pilot_samples
@@ -139,7 +139,8 @@ def design(
     distribution
         Distribution of the frequencies, see :class:`FeatureMap`. The default for mixtures is
         ``"sparse-sums"``, the fastest to sketch; with one feature, or under 20 frequencies for each
-        feature, ``"sparse-radius"``. For a comparison, ``"gaussian-pairs"`` has 64 base
+        feature, ``"sparse-radius"``; with ``covariance_type="full"`` and at most twelve features,
+        ``"dense-sums"``, adapted to the covariance matrices of the pilot rows. For a comparison, ``"gaussian-pairs"`` has 64 base
         frequencies and all of their sums and differences, 4,352 frequencies in all, so that
         :func:`~dask_sketch.distributions.compare_rows` needs no random rows.
     scale
@@ -172,7 +173,9 @@ def design(
         Type of the covariances that will be decoded, as for :func:`decode`. With ``"full"``,
         ``"tied"`` and ``("low-rank", r)``, the default number of frequencies grows with the number
         of parameters up to 4096 parameters, the largest number that can be fitted to a sketch
-        without random rows. Any sketch can be decoded with any type.
+        without random rows. With ``"full"``, the map also records a mixture with covariance
+        matrices of the pilot rows, from which :func:`decode` starts. Any sketch can be decoded with
+        any type.
     nan_policy
         Treatment of pilot samples with NaN or infinite values: ``"omit"`` leaves them out,
         ``"raise"`` stops; ``"available"``, for a sketch with this policy, treats such values as
@@ -261,7 +264,7 @@ def design(
             "length. Pass nan_policy='omit'.",
             parameter="nan_policy",
         )
-    size = n_pilot or default_n_pilot(samples.n_features, n_components, task, kind)
+    size = n_pilot or n_pilot_of_type(kind, samples.n_features, n_components, task)
     read = partial(
         pilot_samples, samples, seed=seed, nan_policy=nan_policy, normalize=normalize,
         progress=progress,
@@ -291,13 +294,7 @@ def design(
 
     may_read = n_pilot is None and n_components is not None and task == "mixture"
     feature_map, pilot = _design_from_enough(map_of_rows, read, pilot, size if may_read else None)
-    if task != "mixture":
-        return feature_map
-    feature_map = _with_further_start(feature_map, pilot, seed)
-    if kind != "full" or samples.categories is not None or nan_policy == "available":
-        return feature_map
-    is_free = all(each is None for each in (distribution, scale, covariances, whitening))
-    return _with_matrices(feature_map, pilot, seed, is_free)
+    return _with_likelier(feature_map, pilot, seed, task, kind, distribution, nan_policy)
 
 
 def _design_from_enough(
@@ -326,25 +323,36 @@ def _design_from_enough(
     return feature_map, pilot
 
 
-def _with_further_start(
-    feature_map: FeatureMap, rows: NDArray[np.float64], seed: int
+def _with_likelier(
+    feature_map: FeatureMap,
+    rows: NDArray[np.float64],
+    seed: int,
+    task: str,
+    kind: str | None,
+    distribution: str | None,
+    nan_policy: str,
 ) -> FeatureMap:
-    """Feature map with the likelier mixture of a further start, of rows without missing values."""
+    """Feature map with the likelier mixture of a further start, of rows without missing values.
+
+    With ``kind="full"``, there is a mixture with covariance matrices as well, to which the
+    frequencies are adapted if neither the ``distribution`` nor a scale is given. Frequencies of all
+    features say nothing about rows with missing values.
+    """
     pilot = feature_map.pilot
-    if pilot is None or feature_map.categories is not None or np.isnan(rows).any():
+    if task != "mixture" or pilot is None or feature_map.categories is not None:
         return feature_map
-    return feature_map.with_pilot(with_further_start(pilot, rows, seed))
-
-
-def _with_matrices(
-    feature_map: FeatureMap, rows: NDArray[np.float64], seed: int, is_free: bool
-) -> FeatureMap:
-    """Feature map with a mixture with covariance matrices, to which its frequencies are adapted."""
-    assert feature_map.pilot is not None  # the map was designed
-    feature_map = feature_map.with_pilot(with_matrices(feature_map.pilot, rows, seed))
-    if not is_free or feature_map.distribution != "sparse-sums":
+    if np.isnan(rows).any():
         return feature_map
-    return _with_characteristic(adapted_to_matrices(feature_map, rows), rows)
+    pilot = with_further_start(pilot, rows, seed)
+    if kind == "full":
+        pilot = with_matrices(pilot, rows, seed)
+    feature_map = feature_map.with_pilot(pilot)
+    is_free = distribution is None and feature_map.distribution == "sparse-sums"
+    estimated = feature_map.scale_fit is not None and feature_map.whitening is None
+    if not (is_free and estimated) or nan_policy == "available":
+        return feature_map
+    adapted = adapted_to_matrices(feature_map, rows)
+    return feature_map if adapted is feature_map else _with_characteristic(adapted, rows)
 
 
 def _with_characteristic(feature_map: FeatureMap, rows: NDArray[np.float64]) -> FeatureMap:

@@ -16,8 +16,9 @@ import fsspec
 import numpy as np
 
 from dask_sketch.errors import ChunkError, ClusterError, JobError, LedgerError
-from dask_sketch.features.design import default_n_frequencies, default_n_pilot
+from dask_sketch.features.design import default_n_frequencies
 from dask_sketch.features.feature_map import FeatureMap
+from dask_sketch.features.matrix_pilot import n_pilot_of_type
 from dask_sketch.graph.design import design
 from dask_sketch.graph.partitions import sketch_partitions
 from dask_sketch.graph.pilot_samples import PILOT_CHUNKS
@@ -435,7 +436,8 @@ def _n_pilot(job: Job, samples: Samples) -> int:
     table = job.feature_map
     if table.n_pilot is not None:
         return table.n_pilot
-    return default_n_pilot(samples.n_features, table.n_components, table.task or "mixture")
+    sizes = samples.n_features, table.n_components
+    return n_pilot_of_type(largest_type(job, sizes[0]), *sizes, table.task or "mixture")
 
 
 def _designed_from(job: Job, samples: Samples, nan_policy: NanPolicy) -> Conventions:

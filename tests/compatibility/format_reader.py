@@ -26,12 +26,11 @@ def load(store):
             if chunk.exists():
                 data.flat = np.frombuffer(Zstd().decode(chunk.read_bytes()), dtype)
             arrays[entry.parent.name] = info["dimension_names"], data
-    checksum = attributes.pop("checksum")
+    known = attributes.pop("checksum")
     content = json.dumps(attributes, sort_keys=True).encode()
     for name, (dims, data) in sorted(arrays.items()):
         content += json.dumps([name, dims, data.shape, data.dtype.kind]).encode() + data.tobytes()
-    is_valid = sha256(content).hexdigest() == checksum
-    return is_valid, attributes | {name: data for name, (_, data) in arrays.items()}
+    return sha256(content).hexdigest() == known, attributes | {k: v for k, (_, v) in arrays.items()}
 
 
 def read(store):
@@ -81,12 +80,12 @@ def sample(spec):
     rng = np.random.default_rng(spec["seed"])
     d, m, law = spec["n_features"], spec["n_frequencies"], spec["law"]
     variances = np.array(spec["covariances"] or [spec["scale"] ** 2] * d, float, ndmin=2)
-    weights = np.array(spec["law_weights"] or [1] * len(variances))
+    axes = np.array(spec.get("axes", ()))
+    weights = np.array([1] * len(axes) or spec["law_weights"] or [1] * len(variances))
     bounds = np.cumsum(weights / weights.sum())[:-1]
     whitening = np.array(spec["whitening"] or np.eye(d))
-    if law in ("sparse-sums", "gaussian-pairs"):
-        u, v = (sample_sums if law == "sparse-sums" else sample_pairs)(rng, m, variances, bounds)
-        return rounded(u, v, m, whitening)
+    if law in ("sparse-sums", "dense-sums", "gaussian-pairs"):
+        return rounded(*sample_bases(rng, m, variances, bounds, law, axes), m, whitening)
     levels = np.array([len(names or []) for names in spec.get("categories", [[]] * d)])
     categorical, size, n = levels > 0, levels[levels > 0], 4 * m if levels.any() else m
     variances[:, categorical] = (size**2 - 1) / 12
@@ -130,23 +129,24 @@ def normal(rng, n, d, marginals):
     return rows
 
 
-def sample_pairs(rng, m, variances, bounds):
-    b, d = round((m + 4) ** 0.5) - 2, variances.shape[1]
-    chosen = np.digitize((rng.permutation(b) + rng.random(b)) / b, bounds)
-    rows = normal(rng, b, d, True) * (np.arange(b) > 0)[:, None] / np.sqrt(variances[chosen])
-    return rows.reshape(-1, 4, d)[np.array(np.triu_indices(b // 4))]
-
-
-def sample_sums(rng, m, variances, bounds):
-    groups, d, n = -(-m // 32), variances.shape[1], -(-m // 32) * 4
-    sides = np.zeros((2, n, d))
-    for side in sides:
-        deck = np.concatenate([rng.permutation(d) for _ in range(-(-2 * n // d))])
-        side[np.arange(n), deck[: 2 * n].reshape(n, 2).T] = rng.standard_normal((2, n))
-        radius = radii("sparse-sums", d, rng, (rng.permutation(n) + rng.random(n)) / n)
+def sample_bases(rng, m, variances, bounds, law, axes):
+    d, groups, b = variances.shape[1], -(-m // 32), round((m + 4) ** 0.5) - 2
+    if law == "gaussian-pairs":
+        chosen = np.digitize((rng.permutation(b) + rng.random(b)) / b, bounds)
+        rows = normal(rng, b, d, True) * (np.arange(b) > 0)[:, None] / np.sqrt(variances[chosen])
+        return rows.reshape(-1, 4, d)[np.array(np.triu_indices(b // 4))]
+    n, sides = 4 * groups, np.zeros((2, groups, 4, d))
+    for side in sides.reshape(2, n, d):
+        if law == "sparse-sums":
+            deck = np.concatenate([rng.permutation(d) for _ in range(-(-2 * n // d))])
+            side[np.arange(n), deck[: 2 * n].reshape(n, 2).T] = rng.standard_normal((2, n))
+        else:
+            side += rng.standard_normal((n, d))
+        radius = radii(law, d, rng, (rng.permutation(n) + rng.random(n)) / n)
         side *= (radius * np.sqrt(0.5) / np.linalg.norm(side, axis=1))[:, None]
     chosen = np.digitize((rng.permutation(groups) + rng.random(groups)) / groups, bounds)
-    return sides.reshape(2, groups, 4, d) / np.sqrt(variances[chosen])[:, None]
+    parts = (axes[chosen, None, :, j] * sides[..., j, None] for j in range(d))
+    return sum(parts) if len(axes) else sides / np.sqrt(variances[chosen])[:, None]
 
 
 def rounded(u, v, m, whitening):

@@ -19,7 +19,7 @@ def variances(spec: dict) -> np.ndarray:
 def whitenings(spec: dict) -> tuple[np.ndarray, np.ndarray]:
     """Matrices of the whitening of the frequencies, and of the rows of the data."""
     matrix = np.asarray(spec["whitening"] or np.eye(spec["n_features"]))
-    mixed = spec["law"] in ("sparse-sums", "gaussian-pairs") and np.any(
+    mixed = spec["law"] in ("sparse-sums", "dense-sums", "gaussian-pairs") and np.any(
         matrix - np.diag(np.diag(matrix))
     )
     return (np.eye(len(matrix)), matrix) if mixed else (matrix, np.eye(len(matrix)))

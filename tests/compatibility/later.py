@@ -19,7 +19,7 @@ import numpy as np
 import dask_sketch as ds
 from compatibility import cases, format_reader
 from dask_sketch.distributions import DistributionClassifier, DistributionRegressor
-from dask_sketch.features.pilot import Pilot
+from dask_sketch.features.pilot import MatrixMixture, Pilot
 from dask_sketch.models import AlphaStableMixture, LatentClassMixture, VonMisesFisherMixture
 from dask_sketch.models.principal_components import PrincipalComponents
 from dask_sketch.sketching.moment_grid import MomentGrid
@@ -43,6 +43,7 @@ MATRICES = [[[2.0, 0.5, 0.0], [0.5, 1.0, -0.25], [0.0, -0.25, 0.5]], np.diag([1.
 PILOT_MAP = ds.FeatureMap.from_spec(cases.PLAIN).with_pilot(
     Pilot(100, np.array([5.0, 0.0, 4.25]), -6.5)
 )
+AXES = [[[1.5, 0.25, -0.5], [0.0, 1.25, 0.75], [0.0, 0.0, 2.0]], np.eye(3).tolist()]
 FACTORS = [[[1.0, 0.5], [0.25, -1.0], [2.0, 0.0]], [[0.5, 2.0], [3.0, 0.125], [1.0, -0.5]]]
 LABELS = np.repeat(np.arange(16), 10)  # of groups for estimators, whose means are TARGETS
 TARGETS = np.arange(16) % 5 / 2 - 1.0
@@ -91,6 +92,10 @@ VALUES: dict[str, Any] = {
     ),
     "sparse-windows": lambda: sketch(
         cases.samples(40, 60, 18), small(18, 70, law="sparse-windows", seed=40), sample=False
+    ),
+    "pilot-with-matrices": lambda: sketch_with_matrices(),
+    "dense-sums": lambda: sketch(
+        cases.samples(41, 60, 3), small(3, 70, law="dense-sums", axes=AXES, seed=41), sample=False
     ),
     "sparse-sums-diagonal": lambda: sketch(
         cases.samples(30, 60, 6),
@@ -159,6 +164,15 @@ def small(d: int, m: int, **fields: Any) -> str:
     return cases.specification(
         **{"n_features": d, "n_frequencies": m, "scale": 1.0, "center": [0.0] * d} | fields
     )
+
+
+def sketch_with_matrices() -> ds.Sketch:
+    """Sketch by a map whose pilot has a mixture with covariance matrices."""
+    covariances = np.array(MATRICES)
+    mixture = MatrixMixture(np.array([0.25, 0.75]), np.array(MEANS), covariances, -4.5, 0.125)
+    pilot = Pilot(90, np.array([2.0, 1.0, 0.5]), -5.0, matrix_mixture=mixture)
+    feature_map = ds.FeatureMap.from_spec(cases.PLAIN).with_pilot(pilot)
+    return ds.partial_sketch(cases.samples(42, 50, 3), feature_map)
 
 
 def groups(law: str) -> ds.SketchGroup:

@@ -39,12 +39,14 @@ SPECIFICATIONS = (
         f"sparse-windows-{n_features}-{m}-{kind}": ("sparse-windows", n_features, m, kind)
         for n_features, m, kind in [(13, 200, "plain"), (30, 500, "white"), (50, 900, "several")]
     }
+    | {"dense-sums-7-100-axes": ("dense-sums", 7, 100, "axes")}
 )
 
 
 def feature_map(law, n_features, m, kind, seed=3):
     several = np.exp(np.random.default_rng(1).normal(size=(3, n_features)))
     whitening = np.eye(n_features) + 0.1 * np.arange(n_features)
+    axes = [whitening.T, 2.0 * np.eye(n_features), np.diag(several[0])]
     return ds.FeatureMap(
         n_features,
         m,
@@ -53,6 +55,7 @@ def feature_map(law, n_features, m, kind, seed=3):
         **({"covariances": several, "covariance_weights": [1, 2, 1]} if kind == "several" else {}),
         **({"scale": 1.5} if kind != "several" else {}),
         **({"whitening": whitening} if kind == "white" else {}),
+        **({"axes": axes} if kind == "axes" else {}),
     )
 
 

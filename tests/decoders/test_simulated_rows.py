@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dask_sketch import GaussianMixture, decode, design, diagnose, sketch
-from dask_sketch.decoders.simulated_rows import SIMULATED
+from dask_sketch.decoders.simulated_rows import OF_PILOT, SIMULATED
 from dask_sketch.models import random_mixture
 
 
@@ -38,6 +38,38 @@ def test_matrices_are_nearly_as_likely_as_by_em_on_rows(covariance_type):
     assert model.decoding.message == SIMULATED
     assert model.decoding.gain > 0.5
     assert model.logpdf(others).mean() > rival.score(others) - 0.15
+
+
+def test_with_matrices_of_pilot_rows_the_fit_is_as_likely_as_by_em():
+    rows, others = _correlated(20_000, 0), _correlated(5000, 1)
+    feature_map = design(rows, n_components=3, covariance_type="full")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = decode(sketch(rows, feature_map, sample=False), 3, covariance_type="full")
+    assert model.decoding.message == OF_PILOT
+    assert model.decoding.gain > 0.1
+    rival = _em(rows, 3, "full")
+    assert model.logpdf(others).mean() > rival.score(others) - 0.03
+
+
+def test_matrices_of_few_pilot_rows_are_warned_of():
+    rows = _correlated(20_000, 0)
+    feature_map = design(rows, n_components=3, covariance_type="full", n_pilot=300)
+    with pytest.warns(
+        UserWarning, match=r"EM on the 300 pilot rows, which loses about 0\.\d+ nats"
+    ):
+        model = decode(sketch(rows, feature_map, sample=False), 3, covariance_type="full")
+    assert model.decoding.message == OF_PILOT
+
+
+def test_matrices_of_pilot_rows_do_not_stand_for_other_data():
+    rows = _correlated(20_000, 0)
+    feature_map = design(rows, n_components=3, covariance_type="full")
+    other = np.sqrt(_correlated(20_000, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = decode(sketch(other, feature_map, sample=False), 3, covariance_type="full")
+    assert model.decoding.message != OF_PILOT
 
 
 def test_groups_unlike_all_rows_are_nearly_as_likely_as_one_gaussian_and_more():
