@@ -63,7 +63,7 @@ from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.choices import named_type, uses_matrices
 from dask_sketch.validation.tables import first_few
 from dask_sketch.validation.threads import Threads, default_n_threads, one_blas_thread
-from dask_sketch.validation.warn import collect_warnings, warn_user
+from dask_sketch.validation.warn import collect_warnings, issue_warnings
 
 _SEARCHES = ("cl-ompr", "cl-omp", "splitting")  # methods whose time is known beforehand
 _LONG = 30.0  # expected seconds of CPU time that are logged
@@ -231,10 +231,11 @@ def decode(
         mixtures of the same sketch (``"cl-ompr"`` or ``"splitting"``), and first from the matrices
         of the pilot rows that ``design(covariance_type="full")`` records. If the data is clearly
         not a mixture of so few Gaussians, the matrices of the pilot rows are returned, or, with
-        other maps, matrices fitted to simulated rows that are calibrated to the sketch. They need ``n_components``, at most 4096 parameters, and five frequencies for each
-        parameter, or two with ``"low-rank:r"``. Each component has ``1 + d + d (d + 1) / 2``
-        parameters with ``"full"``, and ``1 + d + d (1 + r)`` with ``"low-rank:r"``. The fit is
-        always refined as by ``refine="efficient"``.
+        other maps, matrices fitted to simulated rows that are calibrated to the sketch. They need
+        ``n_components``, at most 4096 parameters, and five frequencies for each parameter, or two
+        with ``"low-rank:r"``. Each component has ``1 + d + d (d + 1) / 2`` parameters with
+        ``"full"``, and ``1 + d + d (1 + r)`` with ``"low-rank:r"``. The fit is always refined as by
+        ``refine="efficient"``.
     refine
         ``"efficient"``: weight the entries of the sketch by the inverse of their covariance, which
         makes estimates as precise as maximum likelihood on all samples to the extent that the
@@ -371,7 +372,8 @@ def _decode_sketch(
     if threads is not None:
         n_threads = require_integer("threads", threads, 1, DecodeError)
     _log_long_search(problem)
-    solution, trace = _fitted(problem, method, n_threads, executor, progress)
+    with collect_warnings() as collected:  # about a fit whose place the pilot rows may take
+        solution, trace = _fitted(problem, method, n_threads, executor, progress)
     if problem.replicates == 1 and is_poor_minimum(problem, solution):
         for smaller in in_smaller_ranges(problem):
             other, its_trace = _fitted(smaller, method, n_threads, executor, progress)
@@ -385,6 +387,7 @@ def _decode_sketch(
             arguments["covariance_type"] = problem.covariance_type
         return _decode_sketch(sketch, problem.size, arguments, threads, executor, progress)
     solution = _likelier(problem, solution, n_threads)
+    issue_warnings([] if solution.message == OF_PILOT else collected)
     solution = with_constants(problem, solution)
     # noise never explains points, since clusters have a width, which the density method fits too
     is_fit = problem.model != "dirac" or method.name == "density"
@@ -577,8 +580,7 @@ def _decode_named(
 
 def _model_of(model: AnyModel, collected: list[Warning]) -> AnyModel:
     """Model of a group, whose warnings are issued."""
-    for warning in collected:
-        warn_user(warning)
+    issue_warnings(collected)
     return model
 
 

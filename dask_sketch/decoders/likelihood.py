@@ -52,7 +52,7 @@ from dask_sketch.models.weighted_em import (
 from dask_sketch.sketching.sketch import Sketch
 from dask_sketch.validation.choices import MAX_SOLVABLE, rank_of, uses_matrices
 from dask_sketch.validation.threads import Threads
-from dask_sketch.validation.warn import collect_warnings, warn_user
+from dask_sketch.validation.warn import collect_warnings, issue_warnings, warn_user
 
 _MIN_EFFECTIVE = 1000.0  # effective rows, below which calibrated rows say nothing of the data
 _SIMULATED = 20_000  # rows simulated from the mixture of the pilot, where there is no sample
@@ -400,8 +400,7 @@ def conclude(
         if problem.refine is not None:
             _warn_of_refinement(problem, best, gain)
         return likeliest_solution(problem, best, threads, nearest.n_evaluations, gain)
-    for warning in collected:
-        warn_user(warning)
+    issue_warnings(collected)
     return replace(nearest, score=score, gain=-gain if np.isfinite(gain) else None)
 
 

@@ -13,7 +13,7 @@ from dask_sketch.decoders.problem import Problem, Report
 from dask_sketch.display.progress import progress_bar
 from dask_sketch.errors import DecodeError
 from dask_sketch.validation.threads import SERIAL, Threads, one_blas_thread
-from dask_sketch.validation.warn import collect_warnings, warn_user
+from dask_sketch.validation.warn import collect_warnings, issue_warnings
 
 Progress = Callable[[int, int, float], None]
 Result = TypeVar("Result")
@@ -109,8 +109,7 @@ def fit_replicates(
     try:
         for future in running:
             result, costs, collected = future.result()
-            for warning in collected:
-                warn_user(warning)
+            issue_warnings(collected)
             reporter.trace = []
             for cost in costs:
                 reporter(cost)

@@ -32,7 +32,7 @@ from dask_sketch.sources.open import open_samples, require_options
 from dask_sketch.validation.arrays import require_integer
 from dask_sketch.validation.categories import FROM_DTYPES
 from dask_sketch.validation.choices import PCA, Task, named_type
-from dask_sketch.validation.warn import collect_warnings, warn_user
+from dask_sketch.validation.warn import collect_warnings, issue_warnings
 
 # Largest number of values, and smallest number of rows, of pilot rows of many features.
 _GRID_VALUES, _GRID_ROWS = 2**21, 32
@@ -140,9 +140,10 @@ def design(
         Distribution of the frequencies, see :class:`FeatureMap`. The default for mixtures is
         ``"sparse-sums"``, the fastest to sketch; with one feature, or under 20 frequencies for each
         feature, ``"sparse-radius"``; with ``covariance_type="full"`` and at most twelve features,
-        ``"dense-sums"``, adapted to the covariance matrices of the pilot rows. For a comparison, ``"gaussian-pairs"`` has 64 base
-        frequencies and all of their sums and differences, 4,352 frequencies in all, so that
-        :func:`~dask_sketch.distributions.compare_rows` needs no random rows.
+        ``"dense-sums"``, adapted to the covariance matrices of the pilot rows. For a comparison,
+        ``"gaussian-pairs"`` has 64 base frequencies and all of their sums and differences, 4,352
+        frequencies in all, so that :func:`~dask_sketch.distributions.compare_rows` needs no random
+        rows.
     scale
         Standard deviation of a component, in the units of the data (of the whitened data, with
         ``whitening``), for all features.
@@ -318,8 +319,7 @@ def _design_from_enough(
         rows = read(more)
         if len(rows) > len(pilot):
             return map_of_rows(rows), rows
-    for warning in collected:
-        warn_user(warning)
+    issue_warnings(collected)
     return feature_map, pilot
 
 

@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
 
@@ -43,6 +43,18 @@ def collect_warnings() -> Iterator[list[Warning]]:
         yield collected
     finally:
         _COLLECTED.reset(token)
+
+
+def issue_warnings(collected: Iterable[Warning]) -> None:
+    """Issue collected warnings by :func:`warn_user`.
+
+    Parameters
+    ----------
+    collected
+        Warnings, in their order.
+    """
+    for warning in collected:
+        warn_user(warning)
 
 
 def warn_user(message: str | Warning, category: type[Warning] = UserWarning) -> None:

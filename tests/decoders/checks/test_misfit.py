@@ -277,10 +277,20 @@ def test_combinations_of_few_values_without_density_are_warned_of():
     assert model.score(rows(5000, 1)) < model.score(x) - 10.0
 
 
-def test_covariance_matrices_of_rows_that_share_a_value_are_compared_by_feature():
+def test_covariance_matrices_of_pilot_rows_fit_shared_values():
     x = np.random.default_rng(0).normal(size=(10_000, 3))
     x[:4000] = 0.0
     feature_map = design(x, n_components=2, covariance_type="full")
+    found = partial_sketch(x, feature_map)
+    model, messages = caught(lambda: decode(found, 2, covariance_type="full"))
+    assert not messages
+    assert model.score(x) > feature_map.pilot.mixture.score - 0.2
+
+
+def test_covariance_matrices_of_rows_that_share_a_value_are_compared_by_feature():
+    x = np.random.default_rng(0).normal(size=(10_000, 3))
+    x[:4000] = 0.0
+    feature_map = design(x, n_components=2, n_frequencies=100)
     found = partial_sketch(x, feature_map)
     with pytest.warns(UserWarning, match=r"nats a sample below EM .* feature \d .*'diag'"):
         decode(found, 2, covariance_type="full")
