@@ -165,9 +165,9 @@ def design(
     n_pilot
         Number of pilot samples (``n0`` in the paper). They are rows of about eight chunks, or of
         many more chunks if chunks differ, as in sorted data. The default is 40 for each parameter
-        of a mixture with variances, ``40 (2 d + 1) K``, or of centroids: at most 32,000, or 32 MB,
-        and at least 5,000. For a mixture, four times as many are read, within this limit, if fits
-        to their halves differ so much that a loss of over 0.075 nats is expected. Without
+        of a mixture, such as ``40 (2 d + 1) K`` with variances, or of centroids: at most 32,000, or
+        32 MB, and at least 5,000. For a mixture, four times as many are read, within this limit, if
+        fits to their halves differ so much that a loss of over 0.075 nats is expected. Without
         ``n_components``, or where the number of features is not known before blocks of a bag are
         read, it is 5,000. For principal components of more than 420 features, fewer are read.
     covariance_type

@@ -30,9 +30,8 @@ def warn_of_few_pilot_rows(sketch: Sketch, *, has_matrices: bool = False) -> Non
     loss, bound = pilot.sampling_loss, WARNED_SAMPLING_LOSS
     if has_matrices and pilot.matrix_mixture is not None:
         loss, bound = pilot.matrix_mixture.sampling_loss, _WARNED_MATRICES
-    elif (
-        pilot.mixture is not None
-    ):  # halves of the rows may have lost the smallest clusters as well
+    elif pilot.mixture is not None:
+        # halves of the rows may have lost the smallest clusters as well
         by_rows = sampling_losses(pilot.mixture.weights, len(pilot.variance), pilot.n_rows)
         loss = max(loss, float(by_rows.sum()))
     if loss > bound:
