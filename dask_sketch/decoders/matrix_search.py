@@ -99,11 +99,14 @@ def search_matrices(
     if isinstance(objective, FactorObjective):
         return _search_factors(problem, objective, rng, report, threads)
     of_pilot = pilot_matrices(problem.sketch, k) if problem.family == "full" else None
+    near_pilot = None
     if of_pilot is not None and known is None:
-        fit = fit_matrices(problem, of_pilot, report, threads)
-        if is_explained(objective, fit, rng.spawn(1)[0]):
-            return fit
+        near_pilot = fit_matrices(problem, of_pilot, report, threads)
+        if is_explained(objective, near_pilot, rng.spawn(1)[0]):
+            return near_pilot
     searched = search_atoms(diagonal, rng, report, threads, algorithm=_algorithm(problem, k))
+    if not searched.weights.any():  # no diagonal mixture has anything of the sketch
+        return _matrices_of(objective, searched) if near_pilot is None else near_pilot
     fit = _moved(problem, objective, _matrices_of(objective, searched), rng, report, threads)
     affordable = step_work(objective, k) < _MOVE_WORK / _SHORT / (1 + _TRIALS)
     if is_explained(objective, fit, rng.spawn(1)[0]) or k < 2 or not affordable:
@@ -380,6 +383,8 @@ def conclude_matrices(
                 break
             rng = np.random.default_rng((problem.seed, problem.replicates + number))
             other = search_matrices(problem, rng, report, threads, known=best.cost)
+            if not other.weights.any():
+                break
             fits = [*fits, other]
             other_refined = _refined(problem, other, report, threads)
             before, refined = refined, min(refined, other_refined, key=_statistic)

@@ -28,6 +28,7 @@ from dask_sketch.decoders.likelihood import (
 from dask_sketch.decoders.objectives.atoms import Array
 from dask_sketch.decoders.problem import Problem, Solution
 from dask_sketch.decoders.starts import nearby_mixture, pilot_matrices, pilot_mixture
+from dask_sketch.features.pilot import Pilot
 from dask_sketch.models.density import RowDensity
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.model import LIKELIEST
@@ -82,7 +83,7 @@ def likelier_on_simulated_rows(problem: Problem, solution: Solution, threads: Th
         of_pilot = _of_pilot(problem, solution, threads)
         if of_pilot is not None:
             return of_pilot
-    if problem.has_matrices and _is_collinear(problem, solution):
+    if problem.has_matrices and not _may_simulate(problem, solution):
         return solution
     sketch, nearby = problem.sketch, nearby_mixture(problem.sketch)
     fit = solution.weights, solution.means, shapes
@@ -168,17 +169,20 @@ def _is_doubtful(problem: Problem, solution: Solution) -> bool:
     if is_asked or problem.n_components is None or problem.n_components < 2:
         return False
     if problem.has_matrices:
-        return is_suspect(sketch, solution.overidentification)
+        test = solution.overidentification  # None where the fit could not be refined
+        return test is None or is_suspect(sketch, test)
     pilot = sketch.feature_map.pilot
     has_pilot = pilot is not None and pilot.mixture is not None and problem.model == "gaussian"
     is_other = has_pilot and pilot_mixture(sketch) is None
     return is_other and not pilot_is_such_a_mixture(sketch)
 
 
-def _is_collinear(problem: Problem, solution: Solution) -> bool:
-    """Whether features nearly follow from others, which they do not in simulated rows."""
+def _may_simulate(problem: Problem, solution: Solution) -> bool:
+    """Whether features do not nearly follow from others, as they do not in simulated rows."""
+    if not is_suspect(problem.sketch, solution.overidentification):
+        return False
     narrow = not np.isfinite(solution.unresolved)
-    return _smallest_eigenvalue(solution) <= (_COLLINEAR_NARROW if narrow else _COLLINEAR)
+    return _smallest_eigenvalue(solution) > (_COLLINEAR_NARROW if narrow else _COLLINEAR)
 
 
 def _of_pilot(problem: Problem, solution: Solution, threads: Threads) -> Solution | None:
@@ -204,8 +208,26 @@ def _of_pilot(problem: Problem, solution: Solution, threads: Threads) -> Solutio
     calibrated = CalibratedSample(rows, equal, equal, np.inf, 0, 0, nan, nan)
     best = LikelihoodCandidates(None, mixture, score, True, calibrated)
     warn_of_few_pilot_rows(problem.sketch, has_matrices=True)
+    _warn_of_likelier_variances(record)
     made = likeliest_solution(problem, best, threads, solution.n_evaluations, gain)
     return replace(made, message=OF_PILOT)
+
+
+def _warn_of_likelier_variances(pilot: Pilot) -> None:
+    """Warn of matrices that are less likely for the pilot rows than variances alone.
+
+    The smallest eigenvalue of a matrix has a larger bound than a variance.
+    """
+    diagonal, matrices = pilot.mixture, pilot.matrix_mixture
+    if diagonal is None or matrices is None:
+        return
+    loss = diagonal.score - matrices.score
+    if loss > WARNED_NATS:
+        warn_user(
+            f"the mixture is {loss:.2g} nats a sample below that of covariance_type='diag' on the "
+            "pilot rows: many rows share values, or follow from other features. Decode "
+            "covariance_type='diag', leave out such features or state them as categories."
+        )
 
 
 def _smallest_eigenvalue(solution: Solution) -> float:

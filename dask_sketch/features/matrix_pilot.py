@@ -27,6 +27,9 @@ _MIN_ROWS = 5
 # (d = 2 to 12, K = 3 to 20) the best of six factors was 0.25 to 0.4 where the overlap is below
 # 0.001, 0.4 to 0.6 below 0.04, and 0.9 to 1.3 from 0.14.
 _LOWEST, _SLOPE, _HIGHEST = 0.35, 1.5, 1.0
+# Smallest variance in any direction that frequencies are adapted to, as a fraction of the variance
+# of the rows in standard units: narrower components are mostly values that many rows share.
+_NARROWEST = 1e-4
 _DIGITS = 3  # digits of axes, which every task of a cluster receives
 
 
@@ -118,8 +121,11 @@ def adapted_to_matrices(feature_map: FeatureMap, rows: Array) -> FeatureMap:
     if mixture is None or not 1 < feature_map.n_features <= _MAX_FEATURES:
         return feature_map
     factor = _factor(mixture, rows)
-    roots = np.linalg.inv(np.linalg.cholesky(mixture.covariances)).transpose(0, 2, 1)
-    axes = _rounded(factor * roots)
+    unit = rows.std(axis=0)
+    values, vectors = np.linalg.eigh(mixture.covariances / np.outer(unit, unit))
+    widened = vectors * np.maximum(values, _NARROWEST)[:, None] @ vectors.transpose(0, 2, 1)
+    roots = np.linalg.inv(np.linalg.cholesky(widened)).transpose(0, 2, 1)
+    axes = _rounded(factor * roots / unit[:, None])
     return replace(feature_map, distribution="dense-sums", axes=axes)
 
 

@@ -240,7 +240,7 @@ class Pilot:
         pilot_mixture = out.mixture
         shapes: list[tuple[Array, tuple[int, ...]]] = [(out.variance, (n_features,))]
         if pilot_mixture is not None:
-            k = len(pilot_mixture.weights)
+            k = pilot_mixture.weights.size
             shapes += [(pilot_mixture.weights, (k,)), (pilot_mixture.means, (k, n_features))]
             shapes += [(pilot_mixture.variances, (k, n_features))]
             probabilities = pilot_mixture.probabilities
@@ -257,7 +257,7 @@ class Pilot:
             n_values = values_read.size if n_frequencies is None else 2 * n_frequencies
             shapes.append((values_read, (n_values,)))
         if clusters is not None:
-            k = len(clusters.weights)
+            k = clusters.weights.size
             shapes += [(clusters.weights, (k,)), (clusters.centers, (k, n_features))]
         for array, shape in shapes:
             if array.shape != shape or not np.isfinite(array).all():
@@ -329,7 +329,7 @@ def _shapes_of_matrices(
     mixture: MatrixMixture, n_features: int
 ) -> list[tuple[Array, tuple[int, ...]]]:
     """Shapes that the arrays must have; an error for matrices that are not positive definite."""
-    k, matrices = len(mixture.weights), mixture.covariances
+    k, matrices = mixture.weights.size, mixture.covariances
     shapes: list[tuple[Array, tuple[int, ...]]] = [
         (mixture.weights, (k,)),
         (mixture.means, (k, n_features)),
@@ -340,6 +340,11 @@ def _shapes_of_matrices(
     symmetric = np.array_equal(matrices, matrices.transpose(0, 2, 1))
     if not (symmetric and (np.linalg.eigvalsh(matrices) > 0.0).all()):
         raise InputError("pilot holds matrices that are not positive definite.")
+    if not (np.isfinite(mixture.score) and 0.0 <= mixture.sampling_loss < np.inf):
+        raise InputError(
+            f"pilot has a mixture with score={mixture.score!r} and sampling_loss="
+            f"{mixture.sampling_loss!r}: give finite numbers."
+        )
     return shapes
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from dask_sketch import GaussianMixture, decode, design, diagnose, sketch
+from dask_sketch.decoders import matrix_search
 from dask_sketch.decoders.simulated_rows import OF_PILOT, SIMULATED
+from dask_sketch.errors import DecodeError
 from dask_sketch.models import random_mixture
 
 
@@ -59,6 +62,39 @@ def test_matrices_of_few_pilot_rows_are_warned_of():
         UserWarning, match=r"EM on the 300 pilot rows, which loses about 0\.\d+ nats"
     ):
         model = decode(sketch(rows, feature_map, sample=False), 3, covariance_type="full")
+    assert model.decoding.message == OF_PILOT
+
+
+def test_columns_of_few_values_are_decoded_and_warned_of():
+    """No diagonal mixture had anything of one such sketch, whose descent began at no weights."""
+    rng = np.random.default_rng(0)
+    levels = np.eye(4)[rng.integers(0, 4, 8000)]
+    rows = np.column_stack([rng.normal(size=8000) + 5.0 * levels[:, 0], levels[:, :2]])
+    feature_map = design(rows, n_components=3, covariance_type="full")
+    assert np.abs(feature_map.frequencies).max() < 2000.0
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        model = decode(sketch(rows, feature_map, sample=False), 3, covariance_type="full")
+    diagonal = feature_map.pilot.mixture.score
+    assert model.score(rows) > diagonal - 0.1 or any(
+        "'diag'" in str(each.message) for each in caught
+    )
+
+
+def test_a_search_without_any_weights_is_not_continued(monkeypatch):
+    rows = _correlated(5000, 0)
+    found = sketch(rows, design(rows, n_components=2), sample=False)
+    searched = matrix_search.search_atoms
+
+    def empty(*args, **options):
+        fit = searched(*args, **options)
+        return replace(fit, weights=np.zeros_like(fit.weights))
+
+    monkeypatch.setattr(matrix_search, "search_atoms", empty)
+    with pytest.raises(DecodeError, match="weight"):
+        decode(found, 2, covariance_type="full")
+    feature_map = design(rows, n_components=2, covariance_type="full")
+    model = decode(sketch(rows, feature_map, sample=False), 2, covariance_type="full")
     assert model.decoding.message == OF_PILOT
 
 

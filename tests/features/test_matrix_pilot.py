@@ -158,6 +158,25 @@ def test_stored_matrices_are_checked(covariances, message):
         Pilot.from_dict(stored, 2)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sampling_loss": np.nan}, "sampling_loss=nan"),
+        ({"sampling_loss": -1.0}, "sampling_loss=-1.0"),
+        ({"score": np.inf}, "score=inf"),
+        ({"weights": 1.0}, "shape"),
+        ({"weights": [0.5]}, "sum to one"),
+        ({"means": None}, "shape"),
+    ],
+)
+def test_stored_mixtures_are_checked(change, message):
+    mixture = MatrixMixture(np.ones(1), np.zeros((1, 2)), np.eye(2)[None], -2.0)
+    stored = Pilot(50, np.ones(2), -3.0, matrix_mixture=mixture).as_dict()
+    stored["matrix_mixture"] |= change
+    with pytest.raises(InputError, match=message):
+        Pilot.from_dict(stored, 2)
+
+
 def test_pilot_rows_for_the_parameters_of_matrices():
     n_parameters = 5 * (1 + 8 + 36)
     assert n_pilot_of_type("full", 8, 5) == 40 * n_parameters
