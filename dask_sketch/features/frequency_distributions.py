@@ -31,12 +31,11 @@ shuffled deck and radii are stratified; with independent draws, dependence withi
 to 0.3 in ln KL. There are no Gaussian sums for clustering, because they lose a cluster now and then
 with few frequencies.
 
-``dense-sums`` has such groups, too, but base frequencies of all features, for mixtures whose
-covariance matrices are known about: a direction in which a component is narrow may involve all
-features, and then no frequency of few features is along it. Asymptotic loss of the decoded mixture,
-in units of that of maximum likelihood, with five frequencies for each parameter (d=8, K=5,
-overlapping, eigenvalues of 0.005 to 2.5, two mixtures): 1.5 and 1.1, and 2.3 and 1.2 with
-``sparse-sums``.
+``dense-sums`` has such groups, too, but base frequencies of all features, for mixtures with
+covariance matrices: a direction in which a component is narrow may involve all features, and then
+no frequency of few features is along it. Asymptotic loss of the decoded mixture, in units of that
+of maximum likelihood, with five frequencies for each parameter (d=8, K=5, overlapping, eigenvalues
+of 0.005 to 2.5, two mixtures): 1.5 and 1.1, and 2.3 and 1.2 with ``sparse-sums``.
 
 ``gaussian-marginals``, for comparisons, is Gaussian with some frequencies of single features, which
 tell in which of them the shape differs.

@@ -295,7 +295,7 @@ def design(
 
     may_read = n_pilot is None and n_components is not None and task == "mixture"
     feature_map, pilot = _design_from_enough(map_of_rows, read, pilot, size if may_read else None)
-    return _with_likelier(feature_map, pilot, seed, task, kind, distribution, nan_policy)
+    return _with_likelier_mixtures(feature_map, pilot, seed, task, kind, distribution, nan_policy)
 
 
 def _design_from_enough(
@@ -323,7 +323,7 @@ def _design_from_enough(
     return feature_map, pilot
 
 
-def _with_likelier(
+def _with_likelier_mixtures(
     feature_map: FeatureMap,
     rows: NDArray[np.float64],
     seed: int,

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
+from dask_sketch import FeatureMap, partial_sketch
 from dask_sketch.errors import InputError
 from dask_sketch.features.frequency_distributions import (
     adapted_radius,
@@ -127,6 +128,27 @@ def test_base_frequencies_of_sums_have_the_adapted_radius_over_the_root_of_two(n
             assert np.ptp(used.sum(axis=0)) <= 1
         # no direction is preferred
         np.testing.assert_allclose(np.sign(base).sum(axis=0) / used.sum(axis=0), 0.0, atol=0.12)
+
+
+def test_base_frequencies_of_dense_sums_are_of_one_matrix_in_each_group():
+    axes = np.array([[[1.0, 0.5, -0.25], [0.0, 2.0, 1.0], [0.0, 0.0, 0.5]], 1e4 * np.eye(3)])
+    bases = split(sample_frequencies("dense-sums", np.ones(3), 16_000, seed=3, axes=axes))
+    wide = np.linalg.norm(bases, axis=-1).reshape(len(bases), -1).min(axis=1) > 100.0
+    assert abs(wide.sum() - len(bases) // 2) <= 1
+    for chosen, matrix in ((~wide, axes[0]), (wide, axes[1])):
+        base = np.linalg.solve(matrix, bases[chosen].reshape(-1, 3).T)
+        radii = np.linalg.norm(base, axis=0)
+        assert stats.kstest(np.sqrt(2.0) * radii, cdf).pvalue > 1e-3
+        assert (np.abs(base) > 1e-9).all()
+        np.testing.assert_allclose(np.cov(base / radii), np.eye(3) / 3, atol=0.05)
+
+
+def test_sketches_of_dense_sums_are_means_of_features(rng):
+    axes = np.linalg.qr(rng.normal(size=(2, 5, 5)))[0]
+    feature_map = FeatureMap(5, 100, scale=1.0, distribution="dense-sums", axes=axes)
+    x = rng.normal(size=(300, 5))
+    expected = np.exp(-1j * x @ feature_map.frequencies).mean(axis=0) / 10.0
+    np.testing.assert_allclose(partial_sketch(x, feature_map).z, expected, atol=1e-7)
 
 
 def test_sums_share_a_mixture_of_distributions_by_groups():
