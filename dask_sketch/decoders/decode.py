@@ -387,7 +387,7 @@ def _decode_sketch(
             arguments["covariance_type"] = problem.covariance_type
         return _decode_sketch(sketch, problem.size, arguments, threads, executor, progress)
     solution = _likelier(problem, solution, n_threads)
-    issue_warnings([] if solution.message == OF_PILOT else collected)
+    issue_warnings([] if problem.has_matrices and solution.message == OF_PILOT else collected)
     solution = with_constants(problem, solution)
     # noise never explains points, since clusters have a width, which the density method fits too
     is_fit = problem.model != "dirac" or method.name == "density"

@@ -98,6 +98,15 @@ def test_a_search_without_any_weights_is_not_continued(monkeypatch):
     assert model.decoding.message == OF_PILOT
 
 
+def test_variances_of_pilot_rows_keep_the_warnings_of_the_fit():
+    """Matrices of pilot rows take the place of a fit, variances are the fit."""
+    rows = _correlated(20_000, 0)
+    feature_map = design(rows, n_components=4, task="clustering")
+    with pytest.warns(UserWarning, match="designed with task='clustering'"):
+        model = decode(sketch(rows, feature_map, sample=False), 4, model="gaussian")
+    assert model.decoding.message == OF_PILOT
+
+
 def test_matrices_of_pilot_rows_do_not_stand_for_other_data():
     rows = _correlated(20_000, 0)
     feature_map = design(rows, n_components=3, covariance_type="full")
