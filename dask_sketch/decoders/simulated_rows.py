@@ -190,9 +190,8 @@ def _of_pilot(problem: Problem, solution: Solution, threads: Threads) -> Solutio
 
     Noise does not explain the fit to the sketch, so that the pilot rows say more than it.
     """
-    pilot, record = (
-        pilot_matrices(problem.sketch, problem.size), problem.sketch.feature_map.pilot
-    )  # fmt: skip
+    record = problem.sketch.feature_map.pilot
+    pilot = pilot_matrices(problem.sketch, problem.size)
     if pilot is None or record is None:
         return None
     mixture = pilot.weights, pilot.means, pilot.variances

@@ -131,9 +131,7 @@ def adapted_to_matrices(feature_map: FeatureMap, rows: Array) -> FeatureMap:
 
 def _factor(mixture: MatrixMixture, rows: Array) -> float:
     """Factor of the frequencies, which grows with the overlap of the components."""
-    log_joint = RowDensity(mixture.weights, mixture.means, mixture.covariances).log_joint(rows)
-    posterior = np.exp(log_joint - log_joint.max(axis=1, keepdims=True))
-    posterior /= posterior.sum(axis=1, keepdims=True)
+    posterior = RowDensity(mixture.weights, mixture.means, mixture.covariances).posterior(rows)
     overlap = 1.0 - float(np.square(posterior).sum(axis=1).mean())
     return min(_LOWEST + _SLOPE * float(np.sqrt(max(overlap, 0.0))), _HIGHEST)
 
