@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,12 +20,12 @@ _TINY = np.finfo(float).tiny
 _NO_WIDTH = 3e-3  # standard deviation, over that of the rows, below which values are points
 
 
-class JointDensity:
+class JointDensity(ABC):
     """Joint log-density of samples and components; a subclass has :meth:`log_joint`."""
 
+    @abstractmethod
     def log_joint(self, block: Array) -> Array:
         """Log of weight times density, shape (n, n_components)."""
-        raise NotImplementedError
 
     def log_total(self, block: Array) -> Array:
         """Log of the mixture's density, shape (n,)."""
