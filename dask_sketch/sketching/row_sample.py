@@ -551,17 +551,19 @@ class RowSampler:
         self, x: Any, numbers: NDArray[Any], hashes: NDArray[Any], weights: Array
     ) -> None:
         """Choose among rows whose hashes are small enough."""
-        rows = np.ascontiguousarray(from_device(x[numbers]), dtype=_row_type(x.dtype))
+        # take is three times as fast, but copies all rows first if they are not in C order
+        chosen = x.take(numbers, axis=0) if x.flags.c_contiguous else x[numbers]
+        rows = np.ascontiguousarray(from_device(chosen), dtype=_row_type(x.dtype))
         if self._normalize:
             rows = unit_rows(rows).astype(rows.dtype)
         keys, importance = np.empty((2, len(numbers)))
         _score(rows, weights, hashes, self._center, self._precision, keys, importance)
         taken = keys < self._threshold  # not of weight zero, whose key is infinite
-        chosen = rows[taken]
-        taken[taken] = finite = np.isfinite(chosen).all(axis=1)
+        rows = rows[taken]
+        taken[taken] = finite = np.isfinite(rows).all(axis=1)
         size = self._sampling.size
         part = RowSample(
-            chosen[finite],
+            rows[finite],
             weights[taken] if weights.size else np.ones(int(taken.sum())),
             importance[taken],
             keys[taken],
