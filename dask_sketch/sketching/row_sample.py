@@ -25,6 +25,8 @@ _DEFAULT_BYTES, _MIN_ROWS = 2**24, 2_000
 # each parameter.
 _PER_FREQUENCY, _PER_PARAMETER = 20, 100
 _BLOCK = 262_144  # rows that are scanned together
+_HASHES = 4096  # hashes of rows that are computed together
+_FEW = 0.08  # fraction of candidates up to which a branch is faster than none
 _READ_BYTES = 32 * 1024**2  # bytes of candidates that are read together
 _FAR = 7.0  # bound of the squared distance from the center that raises the importance, in variances
 _MAX_WEIGHT = 2.0**400  # largest weight of a row, and one over the least: their squares are summed
@@ -613,16 +615,23 @@ def _hash(position, base):  # type: ignore[no-untyped-def]
 def _candidates(positions, start, n, base, bound, numbers, hashes):  # type: ignore[no-untyped-def]
     """Fill numbers and hashes of the rows whose hash is at most ``bound``; count them."""
     count: Any = 0
-    if positions.size:
-        for i in range(n):
-            z = _hash(positions[i], base)
-            numbers[count], hashes[count] = i, z
-            count += np.int64(z <= bound)  # no branch, which would be mispredicted
-    else:
-        for i in range(n):
-            z = _hash(start + i, base)
-            numbers[count], hashes[count] = i, z
-            count += np.int64(z <= bound)
+    part = np.empty(_HASHES, np.uint64)
+    few = bound < np.uint64(_U53 * _FEW)
+    for first in range(0, n, _HASHES):
+        size = min(_HASHES, n - first)
+        # hashes have loops of their own, which become vector instructions
+        if positions.size:
+            for i in range(size):
+                part[i] = _hash(positions[first + i], base)
+        else:
+            for i in range(size):
+                part[i] = _hash(start + first + i, base)
+        for i in range(size):
+            z = part[i]
+            if few and z > bound:
+                continue
+            numbers[count], hashes[count] = first + i, z
+            count += np.int64(z <= bound)  # many candidates: a branch would be mispredicted
     return count
 
 

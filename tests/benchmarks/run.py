@@ -17,6 +17,7 @@ MODULES = tuple(
         "memory",
         "graphs",
         "groups",
+        "random_rows",
         "decoding",
         "polishing",
         "components",
