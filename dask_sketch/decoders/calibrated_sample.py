@@ -439,6 +439,22 @@ def _warn_of_rows(sketch: Sketch, n_rows: int, ratio: float | None = None) -> No
     )
 
 
+def equally_weighted(rows: NDArray[np.floating]) -> CalibratedSample:
+    """Rows of equal weights, such as simulated ones, that are not calibrated.
+
+    Parameters
+    ----------
+    rows
+        Rows, shape (n_rows, n_features).
+
+    Examples
+    --------
+    >>> equally_weighted(np.zeros((4, 2))).weights
+    array([0.25, 0.25, 0.25, 0.25])
+    """
+    return _uncalibrated(rows, np.full(len(rows), 1.0 / len(rows)))
+
+
 def _uncalibrated(
     rows: NDArray[np.floating],
     base: Array,

@@ -17,7 +17,12 @@ from functools import partial
 
 import numpy as np
 
-from dask_sketch.decoders.calibrated_sample import CalibratedSample, calibrate, calibrate_rows
+from dask_sketch.decoders.calibrated_sample import (
+    CalibratedSample,
+    calibrate,
+    calibrate_rows,
+    equally_weighted,
+)
 from dask_sketch.decoders.checks.expected_loss import gain_by_chance, sampling_losses
 from dask_sketch.decoders.checks.few_pilot_rows import warn_of_few_pilot_rows
 from dask_sketch.decoders.checks.misfit import (
@@ -308,10 +313,10 @@ def _rows_of(sketch: Sketch, seed: int) -> CalibratedSample:
     assert pilot is not None  # the arguments were checked
     mixture = GaussianMixture(pilot.weights, pilot.means, pilot.variances)
     rows = mixture.sample(_SIMULATED, seed=seed)
-    equal, nan = np.full(len(rows), 1.0 / len(rows)), float("nan")
+    equal = equally_weighted(rows)
     if pilot_mixture(sketch) is None:
-        return calibrate_rows(rows, equal, sketch, seed=seed)
-    return CalibratedSample(rows, equal, equal, np.inf, 0, 0, nan, nan)
+        return calibrate_rows(rows, equal.weights, sketch, seed=seed)
+    return equal
 
 
 def is_calibrated(sample: CalibratedSample) -> bool:

@@ -10,7 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from dask_sketch.decoders.calibrated_sample import CalibratedSample, calibrate_rows
+from dask_sketch.decoders.calibrated_sample import (
+    CalibratedSample,
+    calibrate_rows,
+    equally_weighted,
+)
 from dask_sketch.decoders.density_clustering import EXPLAINED
 from dask_sketch.decoders.likelihood import is_calibrated
 from dask_sketch.decoders.problem import Problem, Solution
@@ -92,7 +96,7 @@ def _is_doubtful(problem: Problem, solution: Solution) -> bool:
 
 def _calibrated(sketch: Sketch, sources: list[Parameters], seed: int) -> CalibratedSample:
     rows = simulated_rows(sketch, sources, seed)
-    return calibrate_rows(rows, np.full(len(rows), 1.0 / len(rows)), sketch)
+    return calibrate_rows(rows, equally_weighted(rows).weights, sketch)
 
 
 def _cluster_mixture(calibrated: CalibratedSample, n_components: int, seed: int) -> Parameters:

@@ -13,7 +13,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from dask_sketch.decoders.calibrated_sample import CalibratedSample, calibrate_rows
+from dask_sketch.decoders.calibrated_sample import (
+    CalibratedSample,
+    calibrate_rows,
+    equally_weighted,
+)
 from dask_sketch.decoders.checks.expected_loss import gain_by_chance
 from dask_sketch.decoders.checks.few_pilot_rows import warn_of_few_pilot_rows
 from dask_sketch.decoders.checks.misfit import WARNED_NATS, is_suspect, mean_log_likelihood
@@ -149,7 +153,7 @@ def _fit_simulated(
     """Likeliest mixture of rows from these mixtures, and the rows; None if they do not agree."""
     sketch, k = problem.sketch, problem.required_size
     rows = simulated_rows(sketch, sources, problem.seed)
-    calibrated = calibrate_rows(rows, np.full(len(rows), 1.0 / len(rows)), sketch)
+    calibrated = calibrate_rows(rows, equally_weighted(rows).weights, sketch)
     if not is_calibrated(calibrated):
         return None
     fitted = fit_mixture(
@@ -195,8 +199,8 @@ def _of_pilot(problem: Problem, solution: Solution, threads: Threads) -> Solutio
     if pilot is None or record is None:
         return None
     mixture = pilot.weights, pilot.means, pilot.variances
-    rows = simulated_rows(problem.sketch, [mixture], problem.seed)
-    equal, nan = np.full(len(rows), 1.0 / len(rows)), float("nan")
+    simulated = equally_weighted(simulated_rows(problem.sketch, [mixture], problem.seed))
+    rows, equal = simulated.rows.astype(np.float64), simulated.weights
     score = mean_log_likelihood(rows, equal, mixture)
     assert solution.shapes is not None
     fit = solution.weights, solution.means, solution.shapes
@@ -204,8 +208,7 @@ def _of_pilot(problem: Problem, solution: Solution, threads: Threads) -> Solutio
     n_parameters = problem.required_size * problem.count_parameters() - 1
     if gain <= gain_by_chance(n_parameters) / record.n_rows:
         return None
-    calibrated = CalibratedSample(rows, equal, equal, np.inf, 0, 0, nan, nan)
-    best = LikelihoodCandidates(None, mixture, score, True, calibrated)
+    best = LikelihoodCandidates(None, mixture, score, True, simulated)
     warn_of_few_pilot_rows(problem.sketch, has_matrices=True)
     _warn_of_likelier_variances(record)
     made = likeliest_solution(problem, best, threads, solution.n_evaluations, gain)
