@@ -17,9 +17,9 @@ from dask_sketch.decoders.arguments import (
     non_default_arguments,
     without_few_rows,
 )
+from dask_sketch.decoders.checks.matrices import warn_of_matrices
 from dask_sketch.decoders.checks.misfit import (
     warn_of_misfit,
-    warn_of_narrow_features,
     warn_of_overidentification,
 )
 from dask_sketch.decoders.checks.poor_centroids import warn_of_poor_centroids
@@ -30,14 +30,13 @@ from dask_sketch.decoders.checks.private_fit import (
     warn_of_private_fit,
 )
 from dask_sketch.decoders.checks.unseen_pairs import warn_of_unseen_pairs
-from dask_sketch.decoders.checks.unusual_rows import rows_remedy, warn_of_few_samples
+from dask_sketch.decoders.checks.unusual_rows import warn_of_few_samples
 from dask_sketch.decoders.constant_features import with_constants
 from dask_sketch.decoders.efficient import N_ROUNDS
 from dask_sketch.decoders.factor_descent import warn_of_lost_width
 from dask_sketch.decoders.latent_classes import decode_latent_classes
 from dask_sketch.decoders.methods import Method
 from dask_sketch.decoders.names import TRANSFORMS
-from dask_sketch.decoders.narrow_axes import warn_of_narrow_axes
 from dask_sketch.decoders.objectives.atoms import VARIANCE_FLOOR, Array, count_shapes
 from dask_sketch.decoders.problem import Problem, Solution
 from dask_sketch.decoders.replicates import (
@@ -438,16 +437,12 @@ def _warn_of_fit(problem: Problem, solution: Solution, non_default: Collection[s
         return
     if solution.factors is not None and (solution.score is None or problem.refine is not None):
         warn_of_lost_width(solution.factors, has_rows=solution.score is not None)
-    if test is not None and solution.score is None:
+    if test is not None and solution.score is None:  # it says more than the rivals
+        if sketch.sample is None and solution.matrices is not None:
+            warn_of_matrices(problem, solution)
+            return
         warn_of_overidentification(sketch, *test, searched=problem.method != "likelihood")
-        has_matrices = solution.matrices is not None
-        has_pilot = sketch.feature_map.pilot is not None
-        if sketch.sample is None and (has_pilot or has_matrices):  # it says more than the rivals
-            weights, means, matrices = solution.weights, solution.means, solution.matrices
-            if matrices is not None and not warn_of_narrow_features(
-                sketch, weights, means, matrices
-            ):
-                warn_of_narrow_axes(solution.unresolved, rows_remedy(sketch))
+        if sketch.sample is None and sketch.feature_map.pilot is not None:
             return
     if solution.shapes is None:
         is_density = problem.method == "density" and solution.noise_level > 0.0

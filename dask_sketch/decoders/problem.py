@@ -201,6 +201,8 @@ class Solution:
     unresolved
         Expected loss in nats a sample by axes of covariance matrices whose variances are within
         their errors; infinite for matrices as narrow as a fit allows.
+    is_like_pilot
+        Whether it is as likely as the mixture with matrices of the pilot rows, within chance.
     """
 
     weights: Array
@@ -220,6 +222,7 @@ class Solution:
     overidentification: tuple[float, float, float] | None = None
     parameters: dict[str, Array] | None = None
     unresolved: float = 0.0
+    is_like_pilot: bool = False
 
     @property
     def shapes(self) -> Array | None:

@@ -19,7 +19,7 @@ from dask_sketch.decoders.calibrated_sample import (
     equally_weighted,
 )
 from dask_sketch.decoders.checks.expected_loss import gain_by_chance
-from dask_sketch.decoders.checks.few_pilot_rows import warn_of_few_pilot_rows
+from dask_sketch.decoders.checks.matrices import warn_of_pilot_matrices
 from dask_sketch.decoders.checks.misfit import WARNED_NATS, is_suspect, mean_log_likelihood
 from dask_sketch.decoders.checks.unlike_pilot import pilot_is_such_a_mixture
 from dask_sketch.decoders.checks.unusual_rows import rows_remedy
@@ -32,7 +32,6 @@ from dask_sketch.decoders.likelihood import (
 from dask_sketch.decoders.objectives.atoms import Array
 from dask_sketch.decoders.problem import Problem, Solution
 from dask_sketch.decoders.starts import nearby_mixture, pilot_matrices, pilot_mixture
-from dask_sketch.features.pilot import Pilot
 from dask_sketch.models.density import RowDensity
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.model import LIKELIEST
@@ -84,9 +83,9 @@ def likelier_on_simulated_rows(problem: Problem, solution: Solution, threads: Th
     if shapes is None or not _is_doubtful(problem, solution):
         return solution
     if problem.family == "full":
-        of_pilot = _of_pilot(problem, solution, threads)
-        if of_pilot is not None:
-            return of_pilot
+        solution = _likelier_of_pilot(problem, solution, threads)
+        if solution.message == OF_PILOT or solution.is_like_pilot:
+            return solution
     if problem.has_matrices and not _may_simulate(problem, solution):
         return solution
     sketch, nearby = problem.sketch, nearby_mixture(problem.sketch)
@@ -189,15 +188,15 @@ def _may_simulate(problem: Problem, solution: Solution) -> bool:
     return _smallest_eigenvalue(solution) > (_COLLINEAR_NARROW if narrow else _COLLINEAR)
 
 
-def _of_pilot(problem: Problem, solution: Solution, threads: Threads) -> Solution | None:
-    """Mixture with covariance matrices of the pilot rows; None if there is none, or no likelier.
+def _likelier_of_pilot(problem: Problem, solution: Solution, threads: Threads) -> Solution:
+    """Mixture with covariance matrices of the pilot rows, if it is likelier than the fit.
 
     Noise does not explain the fit to the sketch, so that the pilot rows say more than it.
     """
     record = problem.sketch.feature_map.pilot
     pilot = pilot_matrices(problem.sketch, problem.size)
     if pilot is None or record is None:
-        return None
+        return solution
     mixture = pilot.weights, pilot.means, pilot.variances
     simulated = equally_weighted(simulated_rows(problem.sketch, [mixture], problem.seed))
     rows, equal = simulated.rows.astype(np.float64), simulated.weights
@@ -207,29 +206,11 @@ def _of_pilot(problem: Problem, solution: Solution, threads: Threads) -> Solutio
     gain = score - mean_log_likelihood(rows, equal, fit)
     n_parameters = problem.required_size * problem.count_parameters() - 1
     if gain <= gain_by_chance(n_parameters) / record.n_rows:
-        return None
+        return replace(solution, is_like_pilot=True)
     best = LikelihoodCandidates(None, mixture, score, True, simulated)
-    warn_of_few_pilot_rows(problem.sketch, has_matrices=True)
-    _warn_of_likelier_variances(record)
+    warn_of_pilot_matrices(problem.sketch, record)
     made = likeliest_solution(problem, best, threads, solution.n_evaluations, gain)
     return replace(made, message=OF_PILOT)
-
-
-def _warn_of_likelier_variances(pilot: Pilot) -> None:
-    """Warn of matrices that are less likely for the pilot rows than variances alone.
-
-    The smallest eigenvalue of a matrix has a larger bound than a variance.
-    """
-    diagonal, matrices = pilot.mixture, pilot.matrix_mixture
-    if diagonal is None or matrices is None:
-        return
-    loss = diagonal.score - matrices.score
-    if loss > WARNED_NATS:
-        warn_user(
-            f"the mixture is {loss:.2g} nats a sample below that of covariance_type='diag' on the "
-            "pilot rows: many rows share values, or follow from other features. Decode "
-            "covariance_type='diag', leave out such features or state them as categories."
-        )
 
 
 def _smallest_eigenvalue(solution: Solution) -> float:
@@ -278,8 +259,9 @@ def _warn(problem: Problem, gain: float, of_pilot: float) -> None:
         )
     warn_user(
         f"the data is not a mixture of n_components={problem.n_components} such Gaussians: the "
-        "mixture is the likeliest one of simulated rows, whose weights agree with the sketch, and "
-        f"{gain:.2g} nats a sample likelier than the one nearest to the sketch. EM on rows may be "
-        "tenths of a nat likelier, or several nats where clusters are far narrower than the "
-        f"frequencies resolve{diagonal}. To fit rows, {rows_remedy(problem.sketch)}."
+        "mixture is the likeliest one of simulated rows, whose weights agree with the sketch. EM "
+        "on rows may be tenths of a nat a sample likelier, or many nats where clusters are far "
+        "narrower than the frequencies resolve, or where parameters are more than rows"
+        f"{diagonal}. To fit rows, {rows_remedy(problem.sketch)}. The mixture nearest to the "
+        f"sketch would be {gain:.2g} nats less likely."
     )

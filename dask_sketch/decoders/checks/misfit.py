@@ -235,7 +235,8 @@ def _warn_of_rows_beside_pilot(
     remedy = f"Remove or clip such rows, or sketch with sample=True where {rows} may be kept."
     warn_of_range(sketch, weights, means, _diagonals(variances), _FAR_OUT, remedy)
     if variances.ndim == 2:
-        warn_of_shared_values(sketch, pilot)
+        if pilot.probabilities is None:
+            warn_of_shared_values(sketch, pilot.weights, pilot.variances)
         warn_of_floored_pilot(sketch, weights, variances, WARNED_NATS)
     warn_of_unlike_rows(sketch, mixture)
 

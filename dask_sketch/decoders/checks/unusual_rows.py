@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from dask_sketch.decoders.objectives.atoms import Array
 from dask_sketch.decoders.starts import pilot_mixture
-from dask_sketch.features.pilot import PilotMixture
 from dask_sketch.models.density import RowDensity, uncovered_features
 from dask_sketch.models.gaussian_mixture import GaussianMixture
 from dask_sketch.models.smallest_variance import (
@@ -241,12 +240,14 @@ def warn_of_few_samples(sketch: Sketch, n_components: int, n_each: int) -> None:
     n_components, n_each
         Number of components, and of the parameters of each.
     """
-    rows = sketch.effective_count
+    rows, n_variances = sketch.effective_count, 2 * sketch.feature_map.n_features + 1
+    simpler = " or covariance_type='diag'" if n_each > n_variances else ""
     if n_components > 1 and rows < n_components * n_each:
         warn_user(
             f"{counted_rows(sketch)} are few for n_components={n_components} with "
-            f"{n_components * n_each} parameters: components may lie where there are no samples. "
-            "Decode fewer components; of a group, merge labels with merge_by()."
+            f"{n_components * n_each} parameters: components may lie where there are no samples, "
+            "and EM on the rows may be many nats likelier. Sketch more rows, decode fewer "
+            f"components{simpler}, or merge groups with merge_by()."
         )
 
 
@@ -320,7 +321,7 @@ def warn_of_combinations(sketch: Sketch, means: Array, variances: Array) -> None
         )
 
 
-def warn_of_shared_values(sketch: Sketch, mixture: PilotMixture) -> None:
+def warn_of_shared_values(sketch: Sketch, weights: Array, variances: Array) -> None:
     """Warn of pilot components of the smallest variance where no rows are kept.
 
     They are values that many rows share, such as zeros, or narrow clusters. Which of them have a
@@ -330,13 +331,13 @@ def warn_of_shared_values(sketch: Sketch, mixture: PilotMixture) -> None:
     ----------
     sketch
         Sketch without rows that was decoded.
-    mixture
-        Mixture of the pilot rows.
+    weights, variances
+        Mixture of the pilot rows: weights (K,), and variances (K, n_features).
     """
     pilot = sketch.feature_map.pilot
-    if pilot is None or mixture.probabilities is not None:
+    if pilot is None:
         return
-    weight = mixture.weights @ (mixture.variances < AT_FLOOR * pilot.floor)
+    weight = weights @ (variances < AT_FLOOR * pilot.floor)
     mixed = np.flatnonzero((weight > _SHARED) & (weight < 1.0 - _SHARED))
     if len(mixed):
         first = int(mixed[np.argmax(weight[mixed])])
@@ -345,8 +346,9 @@ def warn_of_shared_values(sketch: Sketch, mixture: PilotMixture) -> None:
             f"about {weight[first]:.0%} of the rows are in components of the smallest variance, "
             f"{MIN_VARIANCE:g} of the variance of the data, in "
             f"{feature_title(first, sketch.feature_map.feature_names)}{others}: they share a "
-            "value, or are a narrow cluster. Without rows in the sketch, the model may lose "
-            "0.2 nats a sample and more. Sketch with sample=True where rows may be kept."
+            "value, or are a narrow cluster. Which of them have a component, and how narrow it is, "
+            "may decide over several nats a sample, and few pilot rows hardly show it. Sketch with "
+            "sample=True where rows may be kept."
         )
 
 
