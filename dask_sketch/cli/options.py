@@ -254,16 +254,9 @@ def with_columns_of(owner: Any, input_arguments: dict[str, Any], data: str) -> d
     data
         Path or URL of the samples.
     """
-    from dask_sketch.sources.open import has_columns
+    from dask_sketch.sources.named_columns import with_named_columns
 
-    names = owner.feature_names
-    if (
-        names is None
-        or input_arguments["columns"]
-        or not has_columns(data, input_arguments["storage_options"])
-    ):
-        return input_arguments
-    return {**input_arguments, "columns": list(names)}
+    return with_named_columns(data, owner.feature_names, input_arguments)
 
 
 def by_option(function: Command) -> Command:

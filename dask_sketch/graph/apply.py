@@ -15,6 +15,7 @@ from dask_sketch.graph.lazy import LazyResult
 from dask_sketch.graph.reduction import Reduction
 from dask_sketch.models.mixture import information_criterion
 from dask_sketch.sources.bag import blocks_of_partition
+from dask_sketch.sources.named_columns import with_named_columns
 from dask_sketch.sources.open import open_samples, require_options
 from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import require_unmasked, weighted_sum
@@ -84,6 +85,7 @@ def apply(model: Any, method: str, x: Any, weights: Any = None, **options: Any) 
         )
     categories = getattr(model, "categories", None)
     options.setdefault("categories", categories)
+    options = with_named_columns(x, model.feature_names, options)
     samples = open_samples(x, weights=weights, **options)
     samples = samples.named_like(model.feature_names, "the model")
     samples.require_features(model.n_features, "the model", model.feature_names)
@@ -116,6 +118,7 @@ def count_missing(model: Any, x: Any, **options: Any) -> LazyResult:
     (3, 2, 1)
     """
     options.setdefault("categories", getattr(model, "categories", None))
+    options = with_named_columns(x, model.feature_names, options)
     samples = open_samples(x, **options).named_like(model.feature_names, "the model")
     return LazyResult(samples, Reduction("missing", _count_of_chunk, _add_counts, _counts))
 

@@ -40,6 +40,7 @@ from dask_sketch.sketching.arguments import require_feature_map, require_nan_pol
 from dask_sketch.sketching.moment_grid import MomentGrid
 from dask_sketch.sketching.partial import GATHERED
 from dask_sketch.sketching.row_sample import sample_bytes, sample_size, wanted_rows
+from dask_sketch.sources.named_columns import with_named_columns
 from dask_sketch.sources.open import open_samples, require_options
 from dask_sketch.sources.samples import SMALL_TASK, Samples, n_bytes
 from dask_sketch.validation.arrays import require_integer
@@ -365,6 +366,7 @@ def open_input(
     """
     if isinstance(feature_map, MomentGrid):
         require_options(function, options)
+        options = with_named_columns(x, feature_map.feature_names, options)
         samples = open_samples(x, **beside, **options)
         samples = samples.named_like(feature_map.feature_names, "the grid")
         samples.require_features(feature_map.n_features, "the grid", feature_map.feature_names)
@@ -373,6 +375,7 @@ def open_input(
     require_feature_map(feature_map)
     require_options(function, options)
     options.setdefault("categories", feature_map.categories)
+    options = with_named_columns(x, feature_map.feature_names, options)
     samples = open_samples(x, **beside, **options)
     samples = samples.named_like(feature_map.feature_names, "the feature map")
     samples.require_features(feature_map.n_features, "the feature map", feature_map.feature_names)

@@ -25,6 +25,7 @@ from dask_sketch.sketching.expectation import (
     ExpectationStep,
     merge_statistics,
 )
+from dask_sketch.sources.named_columns import with_named_columns
 from dask_sketch.sources.open import open_samples, require_options
 from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.arrays import require_integer
@@ -132,6 +133,7 @@ def polish(
     require_options(polish, options)
     if options.get("groups") is not None:
         raise InputError("groups: one model is polished with all samples; leave it out.")
+    options = with_named_columns(x, model.feature_names, options)
     samples = open_samples(x, weights=weights, **options)
     samples = samples.named_like(model.feature_names, "the model")
     samples.require_features(model.n_features, "the model", model.feature_names)

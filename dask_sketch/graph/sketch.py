@@ -113,7 +113,8 @@ def sketch(
         their rows are chosen independently. Give the number of rows before the part. The sums do
         not depend on it.
     options
-        Keyword arguments of :func:`open_samples`.
+        Keyword arguments of :func:`open_samples`. Where a table has other columns as well,
+        ``columns`` are those that the feature map knows by name.
 
     Returns
     -------

@@ -28,6 +28,7 @@ from dask_sketch.validation.tables import (
     common_dtype,
     distinct_names,
     feature_title,
+    has_more_names,
     names_of,
     require_names,
     require_numeric,
@@ -419,7 +420,8 @@ def row_blocks(
     require_unmasked(x, "rows", "the values of x")
     named = None
     if package_of(x) == "pandas" and hasattr(x, "dtypes") and hasattr(x, "columns"):
-        # as for a sketch: columns in excess are refused, not left out
+        if has_more_names(x.columns, names):
+            x = x[list(names or ())]
         named = names_of(x.columns)
         require_names(named, "x", names, "the model")
         require_numeric(x.dtypes.items(), "x", "Give the numeric ones, as x[[...]].")

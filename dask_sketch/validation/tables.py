@@ -247,6 +247,27 @@ def require_names(
     )
 
 
+def has_more_names(found: Any, names: Iterable[str] | None) -> bool:
+    """Whether a table has all of these names, and others as well.
+
+    Parameters
+    ----------
+    found
+        Names of the columns of a table; anything else has none.
+    names
+        Names of features, or None.
+
+    Examples
+    --------
+    >>> has_more_names(["id", "age"], ("age",)), has_more_names(["age"], ("age",))
+    (True, False)
+    """
+    try:
+        return names is not None and set(names) < set(() if found is None else found)
+    except TypeError:  # not the names of columns
+        return False
+
+
 def require_names_in(argument: str, value: Any, names: Any, owner: str) -> None:
     """Raise if values of an argument have names of features, and an object has others.
 

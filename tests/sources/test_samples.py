@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dask
 import dask.array as da
 import dask.bag as db
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pytest
 import xarray as xr
 import zarr
@@ -202,11 +205,17 @@ def test_features_keep_their_names_and_order():
     for given in (turned, dd.from_pandas(turned, npartitions=2)):
         with pytest.raises(InputError, match=r"'c'.* 'a'"):
             model.predict(given)
-    # in excess or missing: named, whether the table is in memory or not
-    for given in (frame.assign(id="text"), frame.assign(id=1.0)):
-        for use in (model.predict, lambda x: model.predict(dd.from_pandas(x, npartitions=2))):
-            with pytest.raises(InputError, match="'id'| id "):
-                use(given)
+    # the features are found by name among others
+    for more in (frame.assign(id="text"), frame.assign(id=1.0)[["id", "b", "c", "a"]]):
+        forms = (more, dd.from_pandas(more, npartitions=2), pa.Table.from_pandas(more))
+        variables = xr.Dataset({name: ("row", more[name]) for name in more})
+        for given in (*forms, pl.from_pandas(more), variables):
+            assert dask.compute(ds.sketch(given, feature_map))[0].identical(whole)
+        for given in forms[:2]:
+            found = dask.compute(model.predict(given))[0]
+            np.testing.assert_array_equal(found, model.predict(frame))
+        again = ds.polish(model, more, passes=1)
+        np.testing.assert_array_equal(again.means, ds.polish(model, frame, passes=1).means)
     for use in (model.predict, lambda x: ds.sketch(x, feature_map)):
         with pytest.raises(InputError, match=r"3.* Add 'b'"):
             use(frame[["a", "c"]])
