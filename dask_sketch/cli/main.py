@@ -63,8 +63,9 @@ TASK: Task = "mixture"  # the default
 def cli() -> None:
     """Fit a mixture of Gaussians or centroids to data of any size in one pass.
 
-    The data (a Zarr store, Parquet files) is read once and reduced to a sketch of a few hundred
-    kilobytes. The model is decoded from the sketch alone. Sketches of parts of the data add up.
+    The data (a Zarr store, Parquet or CSV files) is read once and reduced to a sketch: sums of a
+    few hundred kilobytes, and 20,000 random rows unless --sample 0. Models are decoded from the
+    sketch, without the data. Sketches of parts of the data add up.
 
     `dask-sketch demo` shows all steps on simulated data. `dask-sketch run` repeats them every night
     on data that grows.

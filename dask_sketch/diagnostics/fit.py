@@ -402,7 +402,10 @@ class FitDiagnostics:
                 spread = linearization.cost_deviation / self.noise_level
                 out["cost after one more step"] = f"{after:.3g}"
                 out["expected of the true model"] = f"{expected:.3g} ± {spread:.2g}"
-            out["misfit"] = f"{self.misfit:.2g} standard deviations; noise alone gives -3 to 3"
+            out["misfit"] = (
+                f"{self.misfit:.2g} standard deviations of the cube root of this cost; noise alone "
+                "gives -3 to 3"
+            )
             test = self.overidentification
             if test is not None:
                 out["overidentification statistic J"] = (

@@ -160,8 +160,8 @@ class _LenientCache:
             _warn(
                 "empty",
                 self._place,
-                "dask_sketch compiles its kernels for this machine, which takes about ten seconds, "
-                f"once: they are stored in {self._place}",
+                "dask_sketch compiles kernels that this machine has not used before, which takes "
+                f"about ten seconds; they are stored in {self._place}",
             )
 
     def _load(self, signature: Any, context: Any) -> Any:

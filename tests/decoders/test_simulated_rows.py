@@ -35,7 +35,7 @@ def test_matrices_are_nearly_as_likely_as_by_em_on_rows(covariance_type):
     """The mixture nearest to the sketch lost .5 to 4 nats a sample."""
     rows, others = _correlated(20_000, 0), _correlated(5000, 1)
     found = sketch(rows, design(rows, n_components=3), sample=False)
-    with pytest.warns(UserWarning, match=r"n_components=3 such .* nats a sample .*sample=True"):
+    with pytest.warns(UserWarning, match=r"n_components=3 such .* nat a sample .*sample=True"):
         model = decode(found, 3, covariance_type=covariance_type)
     rival = _em(rows, 3, covariance_type)
     assert model.decoding.message == SIMULATED

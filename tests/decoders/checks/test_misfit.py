@@ -282,8 +282,8 @@ def test_covariance_matrices_of_pilot_rows_fit_shared_values():
     x[:4000] = 0.0
     feature_map = design(x, n_components=2, covariance_type="full")
     found = partial_sketch(x, feature_map)
-    model, messages = caught(lambda: decode(found, 2, covariance_type="full"))
-    assert not messages
+    model, (message,) = caught(lambda: decode(found, 2, covariance_type="full"))
+    assert re.search("about 4[01]% of the rows are in components of the smallest var", message)
     assert model.score(x) > feature_map.pilot.mixture.score - 0.2
 
 
