@@ -99,15 +99,19 @@ def search_matrices(
     if isinstance(objective, FactorObjective):
         return _search_factors(problem, objective, rng, report, threads)
     of_pilot = pilot_matrices(problem.sketch, k) if problem.family == "full" else None
-    near_pilot = None
-    if of_pilot is not None and known is None:
+    if of_pilot is not None:
         near_pilot = fit_matrices(problem, of_pilot, report, threads)
+        if is_explained(objective, near_pilot, rng.spawn(1)[0]):
+            return near_pilot
+        near_pilot = _moved(problem, objective, near_pilot, rng, report, threads)
         if is_explained(objective, near_pilot, rng.spawn(1)[0]):
             return near_pilot
     searched = search_atoms(diagonal, rng, report, threads, algorithm=_algorithm(problem, k))
     if not searched.weights.any():  # no diagonal mixture has anything of the sketch
-        return _matrices_of(objective, searched) if near_pilot is None else near_pilot
+        return _matrices_of(objective, searched) if of_pilot is None else near_pilot
     fit = _moved(problem, objective, _matrices_of(objective, searched), rng, report, threads)
+    if of_pilot is not None:  # the data is hardly such a mixture: further searches take time only
+        return min(near_pilot, fit, key=lambda each: each.cost)
     affordable = step_work(objective, k) < _MOVE_WORK / _SHORT / (1 + _TRIALS)
     if is_explained(objective, fit, rng.spawn(1)[0]) or k < 2 or not affordable:
         return fit
@@ -377,8 +381,10 @@ def conclude_matrices(
     refined = _refined(problem, best, report, threads)
     searched = problem.method in ("cl-ompr", "splitting")  # rows and a start are good starts
     if searched and len(best.theta) > 1:
-        affordable = step_work(objective, len(best.theta)) < _RESTART_WORK
-        for number in range(_RESTARTS if affordable else 0):
+        again = step_work(objective, len(best.theta)) < _RESTART_WORK
+        if problem.family == "full" and pilot_matrices(problem.sketch, len(best.theta)) is not None:
+            again = False  # it was searched from them as well
+        for number in range(_RESTARTS if again else 0):
             if not is_suspect(problem.sketch, refined.test):
                 break
             rng = np.random.default_rng((problem.seed, problem.replicates + number))
