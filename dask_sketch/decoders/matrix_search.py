@@ -113,6 +113,7 @@ def search_matrices(
     if of_pilot is not None:  # the data is hardly such a mixture: further searches take time only
         return min(near_pilot, fit, key=lambda each: each.cost)
     affordable = step_work(objective, k) < _MOVE_WORK / _SHORT / (1 + _TRIALS)
+    affordable &= not _has_few_rows(problem)
     if is_explained(objective, fit, rng.spawn(1)[0]) or k < 2 or not affordable:
         return fit
     if known is not None and abs(fit.cost - known) <= _GAIN * known:
@@ -236,6 +237,8 @@ def _moved(
     if not isinstance(objective, FactorObjective):
         work = (1 + _TRIALS) * _SHORT * step_work(objective, len(fit.theta))
         n_moves = min(n_moves, int(_MOVE_WORK / work))
+        if _has_few_rows(problem):
+            n_moves = 0
     for _ in range(n_moves):
         if failed == _MAX_FAILED or len(fit.theta) < 2:
             break
@@ -248,6 +251,12 @@ def _moved(
         else:
             failed += 1
     return fit if fit is first else _descend(objective, fit.weights, fit.theta)
+
+
+def _has_few_rows(problem: Problem) -> bool:
+    """Whether there are more parameters than rows, so that noise determines every fit."""
+    n_parameters = problem.required_size * problem.count_parameters()
+    return problem.sketch.effective_count < n_parameters
 
 
 def _move(

@@ -44,6 +44,7 @@ _SHARED = 0.05
 _DECADE = 0.5 * np.log(10.0)
 _ALIKE = 0.5  # ratio of effective and actual numbers of rows whose weights are about alike
 _LISTED = 4  # features that a message names at most
+_FEW_VALUES = 12  # distinct values of a feature that may be a category
 
 
 def warn_of_outliers(sketch: Sketch, centers: Array) -> bool:
@@ -432,20 +433,23 @@ def _warn_of_values(
     assert sketch.sample is not None  # the caller looked at the rows of the sample
     k, worst = np.unravel_index(int(fractions.argmax()), fractions.shape)
     j = int(features[worst])
-    step = rounding_step(sketch.sample.rows[:, j].astype(np.float64))
+    column = sketch.sample.rows[:, j].astype(np.float64)
+    step, n_values = rounding_step(column), len(np.unique(column))
     remedy = "Fit the rows of such values apart, or leave such features out"
     if step is not None:
-        half = 0.5 * step
         remedy = (
             f"The values are rounded to {step:.3g}: for clusters, add uniform noise from "
-            f"{-half:.3g} to {half:.3g} to them"
+            f"{-0.5 * step:.3g} to {0.5 * step:.3g} to them"
         )
+    if n_values <= _FEW_VALUES:
+        remedy += f"; or state the {n_values} values as levels, by design(x, categories=...)"
     warn_user(
         f"about {fractions[:, worst].sum():.0%} of the rows are in components of one value that "
         f"many rows share, such as {values[k, worst]:.4g} in "
-        f"{feature_title(j, sketch.feature_map.feature_names)}. They have no density: the "
-        f"log-likelihood grows by {_DECADE * fractions.sum():.2g} nats a sample with each tenth of "
-        f"the smallest variance, {MIN_VARIANCE:g} of the variance of the data. {remedy}."
+        f"{feature_title(j, sketch.feature_map.feature_names)}. They have no density: if the "
+        f"smallest variance, {MIN_VARIANCE:g} of the variance of the data, were ten times smaller, "
+        f"the log-likelihood would be {_DECADE * fractions.sum():.2g} nats a sample greater. "
+        f"{remedy}."
     )
 
 

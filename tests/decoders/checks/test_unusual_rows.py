@@ -10,7 +10,11 @@ import pytest
 from scipy import stats
 
 from dask_sketch import FeatureMap, decode, design, partial_sketch, sketch
-from dask_sketch.decoders.checks.unusual_rows import warn_of_dependence, warn_of_few_samples
+from dask_sketch.decoders.checks.unusual_rows import (
+    warn_of_dependence,
+    warn_of_few_samples,
+    warn_of_narrow_components,
+)
 
 
 @pytest.fixture(scope="module")
@@ -181,3 +185,18 @@ def test_a_code_for_missing_values_costs_nothing(sample, covariance_type):
     others = rng.normal(size=(5000, 4))
     truth = stats.norm.logpdf(others).sum(axis=1).mean() + np.log(0.98)
     assert model.logpdf(others).mean() > truth - 0.01
+
+
+def test_levels_are_advised_for_a_feature_of_few_values():
+    rng = np.random.default_rng(0)
+    levels = rng.integers(0, 3, 5000).astype(float)
+    amounts = np.where(levels > 0.0, rng.exponential(size=5000), 0.0)
+    for values, advised in ((levels, True), (amounts, False)):
+        rows = np.column_stack([values, rng.normal(size=5000)])
+        means = np.array([[0.0, 0.0], [1.5, 0.0]])
+        variances = np.array([[1e-6 * values.var(), 1.0], [1.0, 1.0]])
+        found = sketch(rows, design(rows, n_components=2))
+        with pytest.warns(UserWarning, match=r"of one value .* nats a sample greater") as caught:
+            warn_of_narrow_components(found, np.array([0.4, 0.6]), means, variances, 0.1)
+        text = str(caught[0].message)
+        assert ("state the 3 values as levels, by design(x, categories=...)" in text) == advised
