@@ -15,6 +15,8 @@ from dask_sketch.sources.samples import Samples
 from dask_sketch.validation.categories import Categories, Levels, levels_of_columns, with_codes
 from dask_sketch.validation.tables import (
     common_dtype,
+    first_few,
+    is_real_type,
     names_of,
     require_columns,
     require_numeric,
@@ -286,10 +288,10 @@ def feature_columns(
     if twice:
         raise InputError(f"{label} has several columns named {', '.join(twice)}: rename them.")
     levels = levels_of_columns(categories, chosen, dtypes, label)
+    numeric = first_few(repr(name) for name in chosen if is_real_type(dtypes[name]))
     remedy = (
-        "Choose numeric ones by columns=[...], or open_samples(x, columns=[...]); or state the "
-        "levels of categorical ones in design(x, categories={column: [...]}), and decode the "
-        "sketch."
+        f"Choose numeric ones by columns=[{numeric or '...'}]; or state the levels of the others "
+        "in design(x, categories={column: [...]})."
     )
     require_numeric([(name, dtypes[name]) for name in chosen if name not in levels], label, remedy)
     if weight is not None:

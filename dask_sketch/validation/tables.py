@@ -149,14 +149,8 @@ def require_numeric(
     InputError
         If a column holds text, dates or other values; the message names it.
     """
-    import pandas.api.types as kinds
-
     dtypes = list(dtypes)
-    wrong = [
-        f"{name} ({dtype})"
-        for name, dtype in dtypes
-        if not kinds.is_numeric_dtype(dtype) or kinds.is_complex_dtype(dtype)
-    ]
+    wrong = [f"{name} ({dtype})" for name, dtype in dtypes if not is_real_type(dtype)]
     if wrong:
         if any(str(dtype) == "object" for _, dtype in dtypes):
             remedy += " Decimals are numbers after .astype(float)."
@@ -164,6 +158,19 @@ def require_numeric(
             f"{parameter} of {label} are not numeric: {', '.join(wrong)}. {remedy}",
             parameter=parameter,
         )
+
+
+def is_real_type(dtype: Any) -> bool:
+    """Whether values of a type of NumPy or pandas are real numbers or booleans.
+
+    Examples
+    --------
+    >>> [is_real_type(np.dtype(name)) for name in ("float32", "bool", "complex128", "O")]
+    [True, True, False, False]
+    """
+    import pandas.api.types as kinds
+
+    return kinds.is_numeric_dtype(dtype) and not kinds.is_complex_dtype(dtype)
 
 
 def names_in(x: Any) -> tuple[str, ...] | None:
