@@ -554,7 +554,8 @@ class RowSampler:
     ) -> None:
         """Choose among rows whose hashes are small enough."""
         # take is three times as fast, but copies all rows first if they are not in C order
-        chosen = x.take(numbers, axis=0) if x.flags.c_contiguous else x[numbers]
+        whole = isinstance(x, np.ndarray) and x.flags.c_contiguous
+        chosen = np.take(x, numbers, axis=0) if whole else x[numbers]
         rows = np.ascontiguousarray(from_device(chosen), dtype=_row_type(x.dtype))
         if self._normalize:
             rows = unit_rows(rows).astype(rows.dtype)
