@@ -261,7 +261,7 @@ def _warn(problem: Problem, gain: float, of_pilot: float) -> None:
         f"the data is not a mixture of n_components={problem.n_components} such Gaussians: the "
         "mixture is the likeliest one of simulated rows, whose weights agree with the sketch. EM "
         "on rows may be tenths of a nat a sample likelier, or many nats where clusters are far "
-        "narrower than the frequencies resolve, or where parameters are more than rows"
+        "narrower than the frequencies resolve, or where there are more parameters than rows"
         f"{diagonal}. To fit rows, {rows_remedy(problem.sketch)}. The mixture nearest to the "
         f"sketch would be {gain:.2g} nats less likely."
     )
