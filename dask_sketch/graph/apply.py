@@ -50,7 +50,8 @@ def apply(model: Any, method: str, x: Any, weights: Any = None, **options: Any) 
         Non-negative weight of each sample, for the means; an array-like or a name, see
         :func:`open_samples`.
     options
-        Further keyword arguments of :func:`open_samples`.
+        Further keyword arguments of :func:`open_samples`. Where a table has other columns as well,
+        ``columns`` are those that the model knows by name.
 
     Returns
     -------

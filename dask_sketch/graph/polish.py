@@ -90,7 +90,8 @@ def polish(
     progress
         Whether to show a bar of all passes, in a notebook or on the standard error stream.
     options
-        Further keyword arguments of :func:`open_samples`.
+        Further keyword arguments of :func:`open_samples`. Where a table has other columns as well,
+        ``columns`` are those that the model knows by name.
 
     Returns
     -------
