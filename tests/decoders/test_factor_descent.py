@@ -166,7 +166,7 @@ def test_factors_that_explain_features_whole_are_named():
     with pytest.warns(UserWarning, match=r"feature .*lower rank|overidentification") as caught:
         alone = ds.decode(sketched.without_sample(), 2, **alone_with)
     assert any("lower rank" in str(each.message) for each in caught)
-    with pytest.warns(UserWarning, match=r"simulated rows, .* nats a sample likelier"):
+    with pytest.warns(UserWarning, match=r"simulated rows, .* nat a sample likelier"):
         likelier = ds.decode(sketched.without_sample(), 2, covariance_type=kind)
     assert likelier.score(x) > alone.score(x)
     fitted = ds.decode(sketched, 2, covariance_type=kind)

@@ -272,7 +272,7 @@ def test_combinations_of_few_values_without_density_are_warned_of():
 
     x = rows(1500, 0)
     model, messages = caught(lambda: decode(sketch(x, design(x, n_components=12)), 12))
-    (message,) = [text for text in messages if "categories" in text]
+    (message,) = [text for text in messages if "combination" in text]
     assert "feature 0" in message
     assert model.score(rows(5000, 1)) < model.score(x) - 10.0
 
