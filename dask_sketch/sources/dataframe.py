@@ -291,7 +291,7 @@ def feature_columns(
     numeric = first_few(repr(name) for name in chosen if is_real_type(dtypes[name]))
     remedy = (
         f"Choose numeric ones by columns=[{numeric or '...'}]; or state the levels of the others "
-        "in design(x, categories={column: [...]})."
+        "in design(x, categories={column: [...]}), and decode the sketch."
     )
     require_numeric([(name, dtypes[name]) for name in chosen if name not in levels], label, remedy)
     if weight is not None:
